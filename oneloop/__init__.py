@@ -19,8 +19,7 @@ _HOMES = {
     "PrinterCallback ProgressCallback",
     "state": "TrainerState TrainerControl ExportableState",
     "outputs": "BestRun EvalLoopOutput EvalPrediction PredictionOutput TrainOutput",
-    "enums": "FSDPOption HPSearchBackend HubStrategy IntervalStrategy OptimizerNames ParallelMode SaveStrategy "
-    "SchedulerType",
+    "enums": "FSDPOption HPSearchBackend HubStrategy IntervalStrategy ParallelMode SaveStrategy SchedulerType",
     "randomness": "set_seed enable_full_determinism",
     "storage.last_checkpoint": "get_last_checkpoint",
     "trainer.meter": "speed_metrics",
@@ -31,6 +30,7 @@ _HOMES = {
     "get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule get_linear_schedule_with_warmup "
     "get_polynomial_decay_schedule_with_warmup is_main_process number_of_arguments rotate_checkpoints "
     "seed_worker sort_checkpoints total_processes_number RemoveColumnsCollator",
+    "optim.catalog": "OptimizerNames",
     "optim.target_modules": "check_target_module_exists",
     "compat.transformers_utils": "align_special_tokens compare_trainer_and_checkpoint_args "
     "load_sharded_checkpoint "
@@ -77,7 +77,6 @@ __all__ = [
     "HPSearchBackend",
     "HubStrategy",
     "IntervalStrategy",
-    "OptimizerNames",
     "ParallelMode",
     "SaveStrategy",
     "SchedulerType",
@@ -106,6 +105,7 @@ __all__ = [
     "sort_checkpoints",
     "total_processes_number",
     "RemoveColumnsCollator",
+    "OptimizerNames",
     "check_target_module_exists",
     "align_special_tokens",
     "compare_trainer_and_checkpoint_args",
@@ -190,7 +190,6 @@ if TYPE_CHECKING:
         HPSearchBackend,
         HubStrategy,
         IntervalStrategy,
-        OptimizerNames,
         ParallelMode,
         SaveStrategy,
         SchedulerType,
@@ -202,6 +201,7 @@ if TYPE_CHECKING:
         default_hp_space_wandb,
     )
     from .integrations.writers.classes import *  # noqa: F403
+    from .optim.catalog import OptimizerNames
     from .optim.target_modules import check_target_module_exists
     from .outputs import BestRun, EvalLoopOutput, EvalPrediction, PredictionOutput, TrainOutput
     from .parser import ArgumentParser, HfArgumentParser, PdArgumentParser

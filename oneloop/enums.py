@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import NoReturn
 
-from .errors import ArgumentError, RefusedError
+from .errors import ArgumentError, UnsupportedError
 
 
 class TextEnum(str, Enum):
@@ -53,56 +53,6 @@ class HubStrategy(TextEnum):
     ALL_CHECKPOINTS = "all_checkpoints"
 
 
-class OptimizerNames(TextEnum):
-    """Optimizer names. All spellings of AdamW select AdamW; `oneloop.arguments.support` lists the packages needed."""
-
-    ADAMW = "adamw"
-    ADAMW_HF = "adamw_hf"
-    ADAMW_TORCH = "adamw_torch"
-    ADAMW_TORCH_FUSED = "adamw_torch_fused"
-    ADAMW_TORCH_XLA = "adamw_torch_xla"
-    ADAMW_TORCH_NPU_FUSED = "adamw_torch_npu_fused"
-    ADAMW_APEX_FUSED = "adamw_apex_fused"
-    ADAFACTOR = "adafactor"
-    ADAMW_ANYPRECISION = "adamw_anyprecision"
-    ADAMW_TORCH_4BIT = "adamw_torch_4bit"
-    ADAMW_TORCH_8BIT = "adamw_torch_8bit"
-    ADEMAMIX = "ademamix"
-    SGD = "sgd"
-    ADAGRAD = "adagrad"
-    ADAMW_BNB = "adamw_bnb_8bit"
-    ADAMW_8BIT = "adamw_8bit"
-    ADEMAMIX_8BIT = "ademamix_8bit"
-    LION_8BIT = "lion_8bit"
-    LION = "lion_32bit"
-    PAGED_ADAMW = "paged_adamw_32bit"
-    PAGED_ADAMW_8BIT = "paged_adamw_8bit"
-    PAGED_ADEMAMIX = "paged_ademamix_32bit"
-    PAGED_ADEMAMIX_8BIT = "paged_ademamix_8bit"
-    PAGED_LION = "paged_lion_32bit"
-    PAGED_LION_8BIT = "paged_lion_8bit"
-    RMSPROP = "rmsprop"
-    RMSPROP_BNB = "rmsprop_bnb"
-    RMSPROP_8BIT = "rmsprop_bnb_8bit"
-    RMSPROP_32BIT = "rmsprop_bnb_32bit"
-    GALORE_ADAMW = "galore_adamw"
-    GALORE_ADAMW_8BIT = "galore_adamw_8bit"
-    GALORE_ADAFACTOR = "galore_adafactor"
-    GALORE_ADAMW_LAYERWISE = "galore_adamw_layerwise"
-    GALORE_ADAMW_8BIT_LAYERWISE = "galore_adamw_8bit_layerwise"
-    GALORE_ADAFACTOR_LAYERWISE = "galore_adafactor_layerwise"
-    LOMO = "lomo"
-    ADALOMO = "adalomo"
-    GROKADAMW = "grokadamw"
-    SCHEDULE_FREE_RADAM = "schedule_free_radam"
-    SCHEDULE_FREE_ADAMW = "schedule_free_adamw"
-    SCHEDULE_FREE_SGD = "schedule_free_sgd"
-    APOLLO_ADAMW = "apollo_adamw"
-    APOLLO_ADAMW_LAYERWISE = "apollo_adamw_layerwise"
-    STABLE_ADAMW = "stable_adamw"
-    MUON = "muon"
-
-
 class FSDPOption(TextEnum):
     FULL_SHARD = "full_shard"
     SHARD_GRAD_OP = "shard_grad_op"
@@ -126,7 +76,7 @@ class HPSearchBackend(TextEnum):
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
         if value == "sigopt":
-            raise RefusedError("The SigOpt service has been shut down; use 'optuna', 'ray' or 'wandb' instead.")
+            raise UnsupportedError("The SigOpt service has been shut down; use 'optuna', 'ray' or 'wandb' instead.")
         super()._missing_(value)
 
 

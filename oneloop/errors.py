@@ -26,11 +26,11 @@ class MissingMetricError(ArgumentError, KeyError):
     __str__ = Exception.__str__  # KeyError would show the message in quotes
 
 
-class RefusedError(OneloopError, ValueError):
+class UnsupportedError(OneloopError, ValueError):
     """The argument exists, but this backend, device or release does not support it."""
 
 
-class MissingPackageError(RefusedError, ImportError):
+class MissingPackageError(UnsupportedError, ImportError):
     """A required package is not installed."""
 
 
@@ -65,7 +65,8 @@ class ModelError(OneloopError, ValueError, RuntimeError):
 
 
 class NoGradientsError(ModelError):
-    """No parameter has a gradient when the optimizer should step."""
+    """No parameter gets a gradient: the loss depends on no trainable one, or there is none when the optimizer should
+    step."""
 
 
 class ModelInitError(ArgumentError, ModelError):

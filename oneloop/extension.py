@@ -64,7 +64,7 @@ class Extension:
         return None, {}
 
     def restore_state(self, stored: dict[str, Any], arrays: dict[str, Any]) -> None:
-        """Restore it in the process that stored it."""
+        """Restore the state in the process that stored it."""
 
     def restore_models(self, path: Path) -> None:
         """Restore models that do not depend on the number of processes from a checkpoint."""
@@ -114,13 +114,13 @@ _of_arguments = ArgumentsExtension()
 
 
 def extend_arguments(extension: ArgumentsExtension) -> None:
-    """Use this one from now on."""
+    """Replace the current ArgumentsExtension."""
     global _of_arguments
     _of_arguments = extension
 
 
 def of_arguments() -> ArgumentsExtension:
-    """The one in use."""
+    """The current ArgumentsExtension."""
     return _of_arguments
 
 
@@ -135,13 +135,13 @@ def register(*kinds: type[Extension]) -> None:
 
 
 class Extensions:
-    """Those of one Trainer."""
+    """The extensions of one Trainer."""
 
     def __init__(self, core: Any) -> None:
         self.every = [kind(core) for kind in _registered]
 
     def of(self, kind: type[Kind]) -> Kind:
-        """The one of this class."""
+        """The extension of this class."""
         return next(each for each in self.every if isinstance(each, kind))
 
     def callbacks(self) -> list[Any]:
@@ -176,12 +176,12 @@ class Extensions:
         return next((each.trial for each in self.every if each.trial is not None), None)
 
     def gradient_state(self) -> Any:
-        """That of the first extension that has one, or one that nobody reads."""
+        """The gradient state of the first extension that has one, or one that nobody reads."""
         found = (state for each in self.every if (state := each.gradient_state()) is not None)
         return next(found, None) or SimpleNamespace(sync_gradients=True)
 
     def run_store(self, run: Any) -> Any:
-        """That of the first extension that has one."""
+        """The store of the first extension that has one."""
         return next((store for each in self.every if (store := each.run_store(run)) is not None), None)
 
     def run_ended(self) -> None:

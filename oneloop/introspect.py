@@ -11,7 +11,8 @@ attribute of the Trainer or of the callback, which is looked at first:
 | `shards_itself` | an iterable data set | whether it gives each process its own samples |
 | `may_change_control` | a callback | whether its events may change `control`, so that processes have to compare it |
 
-Each decision is logged at debug level, once for a class: "loss_is_divided of MyTrainer: True (by its code)".
+A decision is logged once for a class. A guess on which something depends is a warning of the main process, which names
+the attribute; what a class declares, and what makes no difference, is logged at debug level.
 """
 
 import dis
@@ -37,16 +38,34 @@ def declared(owner: Any, name: str) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-_logged: WeakKeyDictionary[type, set[tuple[str, bool]]] = WeakKeyDictionary()
+_logged: WeakKeyDictionary[type, set[tuple[str, bool, int]]] = WeakKeyDictionary()
+_guess_level = logging.WARNING
 
 
-def decided(question: str, owner: Any, answer: bool) -> bool:
-    """Log a decision, unless the same has been logged for this class, and return it."""
+def show_guesses(is_main_process: bool) -> None:
+    """Only the main process shows what was guessed: all processes guess the same."""
+    global _guess_level
+    _guess_level = logging.WARNING if is_main_process else logging.DEBUG
+
+
+def log_decision(question: str, owner: Any, answer: bool, why: str = "", matters: bool = True) -> bool:
+    """Log a decision, unless the same has been logged for this class, and return it.
+
+    `why`: what in the code has led to it. `matters`: whether another answer would change anything.
+    """
+    is_guess = declared(owner, question) is None
+    level = _guess_level if is_guess and matters and why else logging.DEBUG
     logged = _logged.setdefault(type(owner), set())
-    if (question, answer) not in logged:
-        logged.add((question, answer))
-        reason = "its code" if declared(owner, question) is None else "its class attribute"
-        logger.debug("%s of %s: %s (by %s)", question, type(owner).__name__, answer, reason)
+    if (question, answer, level) in logged:
+        return answer
+    logged.add((question, answer, level))
+    name = type(owner).__name__
+    if is_guess:
+        reason = f"its code: {why}" if why else "its code"
+        hint = f"To overrule it, set a class attribute: {question} = {not answer}."
+        logger.log(level, "%s of %s: %s (by %s). %s", question, name, answer, reason, hint)
+    else:
+        logger.log(level, "%s of %s: %s (by its class attribute)", question, name, answer)
     return answer
 
 
@@ -148,7 +167,7 @@ def is_overridden(trainer: Any, name: str) -> bool:
 
 
 def class_overrides(trainer_class: type, name: str) -> bool:
-    """The same of a class."""
+    """Whether a class overrides the method; see is_overridden."""
     owner = next((cls for cls in trainer_class.__mro__ if name in vars(cls)), None)
     return owner is not None and not (_is_own(owner) and _is_own(vars(owner)[name]))
 
@@ -174,12 +193,13 @@ def calls_collectives(trainer: Any) -> bool:
 
     A class attribute `calls_collectives` of the Trainer overrules this.
     """
-    found = declared(trainer, "calls_collectives")
+    found, why = declared(trainer, "calls_collectives"), ""
     if found is None:
         own = [cls for cls in type(trainer).__mro__ if cls.__module__.partition(".")[0] not in (PACKAGE, "builtins")]
         methods = [value for cls in own for name, value in vars(cls).items() if name != "__init__"]
-        found = any(inspect.isfunction(method) and mentions(method, _COLLECTIVES) for method in methods)
-    return decided("calls_collectives", trainer, found)
+        calling = [m.__name__ for m in methods if inspect.isfunction(m) and mentions(m, _COLLECTIVES)]
+        found, why = bool(calling), f"{', '.join(calling)} may exchange values between processes" if calling else ""
+    return log_decision("calls_collectives", trainer, found, why)
 
 
 # -- callbacks
@@ -190,10 +210,12 @@ def may_change_control(callback: Any, events: Iterable[str]) -> bool:
 
     oneloop's own callbacks depend only on what is the same in all processes, so they set the same flags everywhere.
     """
-    found = declared(callback, "may_change_control")
+    found, why = declared(callback, "may_change_control"), ""
     if found is None:
         found = _touches_control(callback, tuple(events))
-    return decided("may_change_control", callback, found)
+        if type(callback).__module__.partition(".")[0] != PACKAGE:
+            why = "it uses control or a Trainer" if found else "it uses neither control nor a Trainer"
+    return log_decision("may_change_control", callback, found, why)
 
 
 def _touches_control(callback: Any, events: tuple[str, ...]) -> bool:

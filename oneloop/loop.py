@@ -24,17 +24,17 @@ def run(run: "Run") -> None:
             break
         position.at_boundary = False
         batches = run.epochs.open(epoch, position.step_in_epoch)
-        if run.update.modes.waiting:
-            run.update.modes.train()
+        if run.modes.waiting:
+            run.modes.train()
         run.call("on_epoch_begin")
         run.core.trainer.control.should_epoch_stop, position.epoch_stopped = position.epoch_stopped, False
         for micro_batches, shared in updates(run, batches):
-            if run.update.modes.waiting:
-                run.update.modes.train()
+            if run.modes.waiting:
+                run.modes.train()
             run.update.begin(micro_batches, shared)
             run.call("on_step_begin")
             if shared is None:
-                run.update.leave_out()
+                run.update.advance_without_update()
             else:
                 loss = run.update.accumulate(micro_batches, shared)
                 run.update.apply(loss)
@@ -45,7 +45,7 @@ def run(run: "Run") -> None:
             run.call("on_step_end")
             run.step_end.log_evaluate_save()
         if position.step_in_epoch == 0:
-            run.end_of_empty_epoch()
+            run.handle_empty_epoch()
             break
         if plan.batches is None and plan.max_steps <= 0:  # the steps do not tell how far the run is
             state.epoch = float(epoch + 1)
@@ -66,13 +66,13 @@ def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], Sh
         run.position.at_boundary = False
         begun = time.perf_counter()
         micro_batches, num_items = trainer.get_batch_samples(batches, run.plan.accumulation, trainer.args.device)
-        run.meter.waited_for_data(time.perf_counter() - begun)
-        if trainer.state.global_step + 1 in run.meter.spikes.left_out:
-            if not run.sync.any_has(micro_batches):  # it is the first step of the next epoch
+        run.meter.add_data_wait(time.perf_counter() - begun)
+        if trainer.state.global_step + 1 in run.spikes.skipped_steps:
+            if not run.sync.any_process_has_batch(micro_batches):  # it is the first step of the next epoch
                 return
             yield micro_batches, None
             continue
-        shared = run.sync.share(micro_batches, num_items)
+        shared = run.sync.sync_before_update(micro_batches, num_items)
         if not shared.has_batch:
             return
         yield micro_batches, shared

@@ -41,7 +41,7 @@ class EvalLoopOutput(NamedTuple):
 class PredictionOutput(NamedTuple):
     predictions: Arrays
     label_ids: Arrays | None
-    metrics: dict[str, float] | None
+    metrics: dict[str, float]
 
 
 class TrainOutput(NamedTuple):

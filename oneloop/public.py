@@ -14,15 +14,23 @@ from .integrations.writers.extension import WriterCallbacks
 from .plan.methods import PlanMethods
 from .plan.request import PlanRequests
 from .storage.run_storage import ObjectStorage
+from .trainer.generic import Args_co
 
 __all__ = ["CompressionArguments", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "Trainer", "TrainingArguments"]
 
 
-class Trainer(HubMethods, SearchMethods, PlanMethods, TransformersNames, PaddleNLPNames, trainer.Trainer):
+class Trainer(
+    HubMethods[Args_co],
+    SearchMethods[Args_co],
+    PlanMethods[Args_co],
+    TransformersNames[Args_co],
+    PaddleNLPNames[Args_co],
+    trainer.Trainer[Args_co],
+):
     __doc__ = trainer.Trainer.__doc__
 
 
-class Seq2SeqTrainer(trainer.Seq2SeqTrainer, Trainer):
+class Seq2SeqTrainer(trainer.Seq2SeqTrainer[Args_co], Trainer[Args_co]):
     __doc__ = trainer.Seq2SeqTrainer.__doc__
 
 

@@ -23,7 +23,7 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
         if not spec.is_imported:
             late_seeding.remember(spec, seed, deterministic)
             continue
-        late_seeding.forget(spec.name)
+        late_seeding.mark_seeded(spec.name)
         try:
             own = load(spec.name).randomness
         except ValueError:  # a framework that cannot be used here, which concerns nobody who trains with another
@@ -39,12 +39,12 @@ def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
 
 
 def get_state(backend: Any) -> dict[str, np.ndarray]:
-    """Everything that training may draw from."""
-    return as_arrays(take_state(backend))
+    """The state of every RNG that training may draw from."""
+    return as_arrays(read_raw_state(backend))
 
 
-def take_state(backend: Any) -> tuple[Any, Any, dict[str, np.ndarray]]:
-    """The same as Python, NumPy and the framework return it, which is faster; as_arrays makes arrays of it."""
+def read_raw_state(backend: Any) -> tuple[Any, Any, dict[str, np.ndarray]]:
+    """The state in the form that Python, NumPy and the framework return it, which is faster; see as_arrays."""
     return random.getstate(), np.random.get_state(), backend.randomness.get_state()
 
 
@@ -82,7 +82,7 @@ _ON_ACCELERATOR = re.compile(r"\.(cuda|gpu|xpu|npu|mps|hip)\b")
 
 
 def set_state(backend: Any, state: dict[str, np.ndarray]) -> None:
-    """Put back what get_state returned."""
+    """Restore the result of get_state."""
     state = dict(state)
     set_state_of_python(state.pop("python"), state.pop("python.gauss"))
     position, has_gauss, cached = state.pop("numpy.rest").tolist()
@@ -92,8 +92,8 @@ def set_state(backend: Any, state: dict[str, np.ndarray]) -> None:
 
 
 @contextmanager
-def unchanged(backend: Any) -> Iterator[None]:
-    """What is done within it takes no random number from the streams."""
+def preserve_state(backend: Any) -> Iterator[None]:
+    """A context that leaves the random state as it was."""
     state = get_state(backend)
     try:
         yield

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -73,14 +73,20 @@ class TrainerState:
     def load_from_json(cls, json_path: str | os.PathLike[str]) -> "TrainerState":
         """Read trainer_state.json, also one written by another trainer: unknown fields are ignored."""
         from .formats.reading import read_json
+
+        return cls.from_json(lambda: read_json(Path(json_path)), json_path)
+
+    @classmethod
+    def from_json(cls, read: Callable[[], Any], source: str | os.PathLike[str]) -> "TrainerState":
+        """A state of the fields that `read` returns, if they follow their rules."""
         from .formats.schema import anything, check, mapping
         from .formats.structure import TRAINER_STATE
 
         try:
-            data = from_plain(check(read_json(Path(json_path)), mapping(anything), "it"))
+            data = from_plain(check(read(), mapping(anything), "it"))
             check(data, TRAINER_STATE, "it")
         except CheckpointError as error:
-            raise CheckpointError(f"{json_path} is not a valid trainer_state.json: {error}") from error
+            raise CheckpointError(f"{source} is not a valid trainer_state.json: {error}") from error
         return cls.from_fields(data)
 
     @classmethod
@@ -150,7 +156,7 @@ def states_by_class(owners: Iterable[Any]) -> dict[str, Any]:
 
 
 def has_state(owner: Any) -> bool:
-    """Whether this has state() and from_state(), as an ExportableState does."""
+    """Whether an object has state() and from_state(), as an ExportableState does."""
     return isinstance(owner, ExportableState) or (
         callable(getattr(owner, "state", None)) and hasattr(owner, "from_state")
     )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Plan:
+class StepPlan:
     """The length of a run. A step is one update; it takes `accumulation` micro-batches from the loader."""
 
     loader: Any
@@ -46,7 +46,7 @@ class Plan:
         return 0 < self.max_steps <= step
 
     def epoch_at(self, epoch: int, step_in_epoch: int) -> float:
-        """The epoch as a fraction, for logs. As in transformers it counts micro-batches, of which the last update of an
+        """The epoch as a fraction, for logs. It counts micro-batches, of which the last update of an
         epoch may have fewer; data without a length counts as max_steps long."""
         done = step_in_epoch * self.accumulation
         if self.batches:

@@ -15,7 +15,7 @@ class WriterSpec:
     package: str
     account: bool = True  # sends data to a service or needs an account: used only if named in report_to
     usual: bool = False  # used by default, since it only writes to logging_dir
-    redirected: bool = True  # `oneloop run` puts it in place of the callback of that name in transformers
+    redirected: bool = True  # `oneloop run` puts it in place of the script's callback of that name
 
     @property
     def released(self) -> bool:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from oneloop import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
-from oneloop.errors import ArgumentError, DataError, ModelError, OneloopError, RefusedError
+from oneloop.errors import ArgumentError, DataError, ModelError, OneloopError, UnsupportedError
 from tests.backends.support import rows
 
 PARTS = {"args", "train_dataset", "eval_dataset", "data_collator", "tokenizer", "processing_class", "model_init"}
@@ -301,25 +301,25 @@ ON = {
     "torch": {
         "arguments: optimizer's numbers": (ArgumentError, ["cannot create SGD", "'str' and 'float'"]),
         "arguments: optimizer's options": (ArgumentError, ["AdamW does not accept nope", "betas", "fused"]),
-        "arguments: compiler": (RefusedError, ["unknown torch_compile_backend", "inductor"]),
+        "arguments: compiler": (UnsupportedError, ["unknown torch_compile_backend", "inductor"]),
         "arguments: compiler's mode": (ArgumentError, ["reduce-overhead", "max-autotune"]),
-        "arguments: recompute without blocks": (RefusedError, ["nn.ModuleList or nn.Sequential"]),
+        "arguments: recompute without blocks": (UnsupportedError, ["nn.ModuleList or nn.Sequential"]),
         "arguments: no such device": (ArgumentError, ["PyTorch", "0 cuda device(s)"]),
     },
     "paddle": {
         "arguments: optimizer's numbers": (ArgumentError, ["cannot create Momentum: momentum='much' is not a number"]),
         "arguments: optimizer's options": (ArgumentError, ["AdamW does not accept nope", "beta1", "multi_precision"]),
-        "arguments: compiler": (RefusedError, ["a compiler of torch", "paddle.jit.to_static"]),
-        "arguments: compiler's mode": (RefusedError, ["paddle.jit.to_static has no modes"]),
-        "arguments: recompute without blocks": (RefusedError, ["paddle.nn.LayerList", "enable_recompute"]),
+        "arguments: compiler": (UnsupportedError, ["a compiler of torch", "paddle.jit.to_static"]),
+        "arguments: compiler's mode": (UnsupportedError, ["paddle.jit.to_static has no modes"]),
+        "arguments: recompute without blocks": (UnsupportedError, ["paddle.nn.LayerList", "enable_recompute"]),
         "arguments: no such device": (ArgumentError, ["Paddle", "0 gpu device(s)"]),
     },
     "mindspore": {
         "arguments: optimizer's numbers": (ArgumentError, ["cannot create SGD", "string to float: 'much'"]),
         "arguments: optimizer's options": (ArgumentError, ["AdamW does not accept nope", "betas, eps, weight_decay."]),
-        "arguments: compiler": (RefusedError, ["a compiler of torch", "mindspore.jit"]),
-        "arguments: compiler's mode": (RefusedError, ["a mode of torch's compiler"]),
-        "arguments: recompute without blocks": (RefusedError, ["nn.CellList or nn.SequentialCell"]),
+        "arguments: compiler": (UnsupportedError, ["a compiler of torch", "mindspore.jit"]),
+        "arguments: compiler's mode": (UnsupportedError, ["a mode of torch's compiler"]),
+        "arguments: recompute without blocks": (UnsupportedError, ["nn.CellList or nn.SequentialCell"]),
         "arguments: no such device": (ArgumentError, ["MindSpore", "0 GPU device(s)"]),
     },
 }

@@ -14,7 +14,7 @@ from oneloop.errors import (
     MissingPackageError,
     ModelError,
     OneloopError,
-    RefusedError,
+    UnsupportedError,
 )
 from tests.backends.support import rows
 from tests.bad_inputs import CASES, ON, Maker
@@ -119,7 +119,9 @@ def test_other_packages_that_are_not_installed(make, monkeypatch, tmp_path):
     with one_error(MissingPackageError, "PyYAML", "pip install pyyaml", "parse_json_file"):
         ArgumentParser(TrainingArguments).parse_yaml_file(tmp_path / "run.yaml")
     torch = make.kit.name == "torch"  # for which the package is made
-    with one_error(*((MissingPackageError, "bitsandbytes") if torch else (RefusedError, "no such")), 'optim="adamw'):
+    with one_error(
+        *((MissingPackageError, "bitsandbytes") if torch else (UnsupportedError, "no such")), 'optim="adamw'
+    ):
         make(optim="adamw_bnb_8bit")
     monkeypatch.setitem(sys.modules, "transformers", None)
     with one_error(MissingPackageError, "generation_config", "pip install transformers"):

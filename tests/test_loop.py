@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from oneloop.errors import CheckpointError
-from oneloop.steps import Plan, accumulation_for, plan_steps
+from oneloop.steps import StepPlan, accumulation_for, plan_steps
 
 
 def plan(**given):
     usual = {"loader": None, "accumulation": 1, "batches": 4, "max_steps": 8, "epochs": 2, "samples": 32}
-    return Plan(**usual | {"samples_per_step": 8} | given)
+    return StepPlan(**usual | {"samples_per_step": 8} | given)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from oneloop.cli import doctor
 from oneloop.cli.main import main
 from oneloop.errors import ArgumentError, DataError, StorageError
 from oneloop.integrations.hub import card
-from oneloop.integrations.search.trials import shown
+from oneloop.integrations.search.trials import format_values
 from oneloop.integrations.writers.base import configuration, public_arguments
 from oneloop.report import write_comparison, write_page
 from oneloop.state import ExportableState
@@ -39,6 +39,12 @@ from tests.secret_cases import (
     seen,
     texts,
 )
+
+
+@pytest.fixture(autouse=True)
+def forgets(monkeypatch):
+    """Secrets that earlier tests of this process gave are hidden in every text."""
+    monkeypatch.setattr(secrets, "_known", {})
 
 
 def test_names_of_secrets_and_innocent_ones():
@@ -490,7 +496,8 @@ def test_two_spellings_of_a_token_with_different_values(capsys):
 def test_notes_trials_and_cards_have_no_secrets():
     assert seen(note_text(None, OSError(5, texts()[0]))) == []
     assert (
-        shown({"openai_key": canary("trial"), "learning_rate": 0.1}) == "openai_key='<OPENAI_KEY>', learning_rate=0.1"
+        format_values({"openai_key": canary("trial"), "learning_rate": 0.1})
+        == "openai_key='<OPENAI_KEY>', learning_rate=0.1"
     )
     facts = {"model_name": "m", "class": "M", "framework": "torch", "finetuned_from": texts()[0], "tags": [texts()[6]]}
     text = card.write(facts, {}, {}, [])

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..distributed.world import world
-from ..errors import ArgumentError, RefusedError
+from ..errors import ArgumentError, UnsupportedError
+from ..parser.values import TRUE_WORDS
 from .sharding import FSDP
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def settings(variables: Mapping[str, str]) -> dict[str, Any]:
     if _is_on(variables, "ACCELERATE_USE_DEEPSPEED"):
         found["deepspeed"] = _deepspeed(variables)
     if _is_on(variables, "ACCELERATE_USE_MEGATRON_LM"):
-        raise RefusedError(
+        raise UnsupportedError(
             "accelerate launch: distributed_type MEGATRON_LM trains models of Megatron-LM in its own loop. Choose FSDP "
             "or DEEPSPEED in `accelerate config`."
         )
@@ -84,7 +85,7 @@ def settings(variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _is_on(variables: Mapping[str, str], name: str) -> bool:
-    return variables.get(name, "").strip().lower() in ("1", "true", "yes", "y", "on", "t")
+    return variables.get(name, "").strip().lower() in TRUE_WORDS
 
 
 def _precision(variables: Mapping[str, str]) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def _precision(variables: Mapping[str, str]) -> dict[str, Any]:
     if kind == "no":
         return {}
     if kind not in ("fp16", "bf16"):
-        raise RefusedError(
+        raise UnsupportedError(
             f"accelerate launch: mixed_precision {kind} needs kernels of an accelerator that nothing here calls. "
             "Choose bf16 in `accelerate config`, or pass --mixed_precision bf16."
         )
@@ -105,7 +106,7 @@ def _compilation(variables: Mapping[str, str]) -> dict[str, Any]:
         return {}
     for key in ("fullgraph", "dynamic", "regional_compilation"):
         if _is_on(variables, f"ACCELERATE_DYNAMO_USE_{key.upper()}"):
-            raise RefusedError(
+            raise UnsupportedError(
                 f"accelerate launch: dynamo_use_{key} has no argument of the Trainer. Remove it from dynamo_config, or "
                 "compile parts of the model in the script."
             )
@@ -167,7 +168,7 @@ def _degree(variables: Mapping[str, str]) -> dict[str, Any]:
 
     others = [name.lower() for name in ("TP", "CP", "SP") if size(name) > 1]
     if others:
-        raise RefusedError(
+        raise UnsupportedError(
             f"accelerate launch: parallelism_config_{others[0]}_size divides the model or its sequences over "
             "processes, and the Trainer divides data alone. Set it to 1."
         )

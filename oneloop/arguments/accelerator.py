@@ -24,8 +24,8 @@ SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "use_configured_state": ((False, None), "leave it out: there is no accelerate state to use"),
 }
 # What may be accepted all the same, because it changes no result: on one process, or anywhere.
-_IDLE_ON_ONE_PROCESS = ("split_batches", "dispatch_batches", "even_batches", "use_configured_state")
-_IDLE = ("use_seedable_sampler", "gradient_accumulation_kwargs")
+_NO_EFFECT_SINGLE_PROCESS = ("split_batches", "dispatch_batches", "even_batches", "use_configured_state")
+_NO_EFFECT = ("use_seedable_sampler", "gradient_accumulation_kwargs")
 
 
 def is_supported(config: "AcceleratorConfig", key: str) -> bool:
@@ -35,7 +35,7 @@ def is_supported(config: "AcceleratorConfig", key: str) -> bool:
         return True
     if not behaviour.current().accepts_options_without_effect:
         return False
-    return key in _IDLE or (key in _IDLE_ON_ONE_PROCESS and world().size == 1)
+    return key in _NO_EFFECT or (key in _NO_EFFECT_SINGLE_PROCESS and world().size == 1)
 
 
 def accumulation_steps(args: Any) -> None:
@@ -95,5 +95,5 @@ def to_accelerator(name: str, value: "Config") -> AcceleratorConfig:
     known = [item.name for item in fields(AcceleratorConfig)]
     for key in config:
         if key not in known:
-            raise values.wrong(f"{name}[{key!r}]", config[key], "one of the keys " + ", ".join(known))
+            raise values.invalid(f"{name}[{key!r}]", config[key], "one of the keys " + ", ".join(known))
     return AcceleratorConfig(**config)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import behaviour
 from ..errors import ArgumentError, UnknownArgumentError
 from . import fixed, values
-from .fields import declared, given_names, stored_fields
+from .fields import declared, stored_fields, user_set_names
 from .sharding import as_fsdp, as_sharded_ddp, from_fsdp, from_sharded_ddp
 
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "unset", "__bool__": lambda self: False})()
@@ -91,16 +91,16 @@ def _recomputed(value: Any, current: Any) -> bool:
 
 TRANSLATED = (
     Alias("device", "device_spec", str | None, "", read=lambda current: current),  # its attribute is in properties.py
-    flag("use_cpu", "device_spec", "cpu", None, 'True: device="cpu".'),
-    flag("no_cuda", "device_spec", "cpu", None, 'True: device="cpu".'),
-    flag("use_mps_device", "device_spec", "mps", None, 'True: device="mps".'),
-    flag("adafactor", "optim", "adafactor", "adamw_torch", 'True: optim="adafactor".'),
+    flag("use_cpu", "device_spec", "cpu", None, 'True sets device="cpu".'),
+    flag("no_cuda", "device_spec", "cpu", None, 'True sets device="cpu".'),
+    flag("use_mps_device", "device_spec", "mps", None, 'True sets device="mps".'),
+    flag("adafactor", "optim", "adafactor", "adamw_torch", 'True sets optim="adafactor".'),
     flag(
         "group_by_length",
         "train_sampling_strategy",
         "group_by_length",
         "random",
-        'True: train_sampling_strategy="group_by_length".',
+        'True sets train_sampling_strategy="group_by_length".',
     ),
     Alias(
         "dataloader_shuffle",
@@ -111,7 +111,7 @@ TRANSLATED = (
         read=lambda current: current != "sequential",
         default=True,
     ),
-    flag("deterministic_mode", "full_determinism", True, False, "True: full_determinism=True."),
+    flag("deterministic_mode", "full_determinism", True, False, "True sets full_determinism=True."),
     Alias(
         "recompute_granularity",
         "gradient_checkpointing",
@@ -120,8 +120,8 @@ TRANSLATED = (
         write=_recomputed,
         read=lambda current: "full" if current else None,
     ),
-    word("include_inputs_for_metrics", "include_for_metrics", "inputs", False, "True: inputs in include_for_metrics."),
-    word("tpu_metrics_debug", "debug", "tpu_metrics_debug", True, "True: tpu_metrics_debug in debug."),
+    word("include_inputs_for_metrics", "include_for_metrics", "inputs", False, "True adds it to include_for_metrics."),
+    word("tpu_metrics_debug", "debug", "tpu_metrics_debug", True, "True adds it to debug."),
     Alias(
         "fsdp",
         "sharding",
@@ -206,7 +206,7 @@ def attribute(alias: Alias) -> property:
 
 
 # Names by which other libraries and other scripts know an argument, where no spelling is near.
-HABITS = {
+COMMON_MISTAKES = {
     "per_device_train_batch_size": "batch_size bs train_bs micro_batch_size per_device_batch_size",
     "per_device_eval_batch_size": "val_batch_size valid_batch_size test_batch_size",
     "num_train_epochs": "epochs epoch n_epochs num_epochs max_epochs nb_epochs total_epochs train_epochs",
@@ -228,15 +228,15 @@ HABITS = {
     "one process for each device (torchrun --nproc-per-node=N train.py)": "gpus num_gpus n_gpus devices num_devices "
     "ngpu strategy num_nodes num_processes",
 }
-_HABIT_OF = {habit: target for target, habits in HABITS.items() for habit in habits.split()}
+_MISTAKE_FOR = {habit: target for target, habits in COMMON_MISTAKES.items() for habit in habits.split()}
 
 
 def unknown(cls: Any, name: str, known: list[str]) -> UnknownArgumentError:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if name in cls.__elsewhere__:
         hint = f"it belongs to {cls.__elsewhere__[name]}"
-    elif name in _HABIT_OF:
-        target = _HABIT_OF[name]
+    elif name in _MISTAKE_FOR:
+        target = _MISTAKE_FOR[name]
         hint = f"did you mean '{target}'?" if target in known else f"instead, use {target}"
     else:
         hint = f"did you mean '{near[0]}'?" if near else "see docs/arguments.md for all arguments"
@@ -245,8 +245,8 @@ def unknown(cls: Any, name: str, known: list[str]) -> UnknownArgumentError:
 
 def _conflict(first: str, first_value: Any, second: str, second_value: Any) -> ArgumentError:
     return ArgumentError(
-        f"{first}={values.show(first, first_value)} and {second}={values.show(second, second_value)} are aliases of "
-        "one argument, but have different values; expected one of them. Remove the other."
+        f"{first}={values.format_value(first, first_value)} and {second}={values.format_value(second, second_value)} "
+        "are aliases of one argument, but have different values; expected one of them. Remove the other."
     )
 
 
@@ -263,15 +263,15 @@ def resolve(cls: Any, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, 
     aliases = {name: alias for name, alias in cls.__aliases__.items() if name not in stored}
     accepts, open_ended = _parameters(cls)
     for name in given:
-        if name in fixed.SETTLED and name not in stored:
+        if name in fixed.FIXED_ARGUMENTS and name not in stored:
             fixed.check(name, given[name])
         elif name not in stored and name not in aliases and name not in accepts and not open_ended:
             raise unknown(cls, name, [*stored, *aliases])
 
-    dropped = aliases.keys() | (fixed.SETTLED.keys() - stored)
+    dropped = aliases.keys() | (fixed.FIXED_ARGUMENTS.keys() - stored)
     result = {name: value for name, value in given.items() if name not in dropped}
     chosen = {name: name for name, value in result.items() if value is not None}
-    used = [aliases[name] for name, value in given.items() if name in aliases and _says_something(value)]
+    used = [aliases[name] for name, value in given.items() if name in aliases and _has_meaning(value)]
     if used and stored <= given.keys():
         used = [alias for alias in used if not _repeats(cls, alias, given)]
         # dataclasses.replace() passes every stored value as well as the changes: there the alias is the change.
@@ -282,7 +282,7 @@ def resolve(cls: Any, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, 
     return result, chosen
 
 
-def _says_something(value: Any) -> bool:
+def _has_meaning(value: Any) -> bool:
     return value is not UNSET and value not in (None, "", [], ())
 
 
@@ -328,10 +328,10 @@ class ArgumentsMeta(type):
                 )
             result, chosen = resolve(cls, kwargs)
             made = super().__call__(*args, **result)
-            made.__dict__["_said"] = {target: name for target, name in chosen.items() if name != target}
-            made.__dict__["_given"] = given_names(made, result)
+            made.__dict__["_spelling_of"] = {target: name for target, name in chosen.items() if name != target}
+            made.__dict__["_given"] = user_set_names(made, result)
             # For a subclass whose __post_init__ does not call super().__post_init__(). The Trainer validates it anyway.
-            if "_filled" not in made.__dict__ and not behaviour.current().subclasses_may_skip_validation:
+            if "_defaulted" not in made.__dict__ and not behaviour.current().subclasses_may_skip_validation:
                 made.validate()
             return made
 

@@ -1,4 +1,5 @@
-"""What works on which framework and device: derived from the refusals of the arguments, so that page and code agree.
+"""What works on which framework and device: derived from the unsupported values of the arguments, so that page and
+code agree.
 
 python -m oneloop.arguments.capabilities          writes docs/frameworks.md
 python -m oneloop.arguments.capabilities --check  checks whether it is up to date
@@ -12,9 +13,9 @@ from typing import Any
 
 from ..backends import registry
 from . import TrainingArguments
-from .generated_page import keep
-from .refusal import Refusal
-from .support import refusals as all_refusals
+from .generated_page import write_or_check
+from .support import all_unsupported
+from .unsupported import UnsupportedValue
 
 PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 
@@ -64,14 +65,14 @@ def arguments_of(feature: Feature, folder: str) -> TrainingArguments:
     return TrainingArguments(output_dir=folder, report_to=["none"], **feature.arguments)
 
 
-def refusals(feature: Feature, backend: str, device: str, args: Any) -> list[Refusal]:
+def reasons(feature: Feature, backend: str, device: str, args: Any) -> list[UnsupportedValue]:
     """Why a feature is not supported there; [] if it is."""
-    return [refusal for refusal in all_refusals() if refusal.applies(args, backend, device)]
+    return [unsupported for unsupported in all_unsupported() if unsupported.applies(args, backend, device)]
 
 
-def reason(feature: Feature, backend: str, device: str, args: Any) -> str | None:
+def first_reason(feature: Feature, backend: str, device: str, args: Any) -> str | None:
     """The first reason why a feature is not supported, or None."""
-    found = refusals(feature, backend, device, args)
+    found = reasons(feature, backend, device, args)
     if found:
         return found[0].why
     if feature.processes > 1 and not registry.get(backend).parallel:
@@ -86,7 +87,7 @@ def table(names: tuple[str, ...]) -> list[tuple[Feature, dict[str, dict[str, str
         for feature in FEATURES:
             args = arguments_of(feature, folder)
             answers = {
-                name: {device: reason(feature, name, device, args) for device in registry.get(name).devices}
+                name: {device: first_reason(feature, name, device, args) for device in registry.get(name).devices}
                 for name in names
             }
             rows.append((feature, answers))
@@ -113,9 +114,9 @@ def asked_by(feature: Feature) -> str:
 
 OPENING = """# What works where
 
-Generated from the refusals of the arguments (`python -m oneloop.arguments.capabilities`) and checked by the test suite,
-which tries every feature with every framework on the CPU: "yes" means that it trains there, "no" that it raises an
-error with this message. `oneloop doctor` shows the same for your machine.
+Generated from the unsupported values of the arguments (`python -m oneloop.arguments.capabilities`) and checked by the
+test suite, which tries every feature with every framework on the CPU: "yes" means that it trains there, "no" that it
+raises an error with this message. `oneloop doctor` shows the same for your machine.
 
 Accelerators use the same code as the CPU, but the test suite has only run on CPUs: for {others} a "yes" means that the
 feature is implemented and not known to be unsupported. [Accelerators](accelerators.md) says what of it was tried on a
@@ -138,7 +139,7 @@ def render() -> str:
 
 
 def main(words: list[str]) -> int:
-    return keep(PAGE, render(), "oneloop.arguments.capabilities", words)
+    return write_or_check(PAGE, render(), "oneloop.arguments.capabilities", words)
 
 
 if __name__ == "__main__":

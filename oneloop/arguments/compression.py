@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RefusedError
+from ..errors import UnsupportedError
 from .docstrings import describe
 from .fields import Group
 from .training import TrainingArguments
@@ -58,7 +58,7 @@ class CompressionArguments(CompressionFields, TrainingArguments):
     def check_together(self) -> None:
         super().check_together()
         if self.do_compress:
-            raise RefusedError(f"do_compress=True is not supported: {WHY}.")
+            raise UnsupportedError(f"do_compress=True is not supported: {WHY}.")
 
 
 dataclass(repr=False)(CompressionArguments)

@@ -8,19 +8,19 @@ from . import values
 from .fields import Group, declare, declared
 
 if TYPE_CHECKING:
-    from .given import Switch, Text
+    from .given import Text
 
 arg = declare("Data")
 
 
-def to_packing(name: str, value: "Switch | Text") -> bool | str:
+def to_packing(name: str, value: "bool | Text") -> bool | str:
     """True is "end_to_end"."""
     if isinstance(value, str) and value.strip().lower() in ("end_to_end", "best_fit", "wrapped"):
         return value.strip().lower()
     try:
         return "end_to_end" if values.to_bool(name, value) else False  # type: ignore[arg-type]
     except ArgumentError:
-        raise values.wrong(name, value, "True, False, 'end_to_end', 'best_fit' or 'wrapped'") from None
+        raise values.invalid(name, value, "True, False, 'end_to_end', 'best_fit' or 'wrapped'") from None
 
 
 def packing_of(args: Any) -> str | None:
@@ -99,14 +99,14 @@ class Data(Group):
         "for documents that may attend to each other: a row is like one document.",
         convert=to_packing,
         hint=bool | str,
-        yields=True,
+        overridable=True,
     )
-    max_length: int | None = arg(None, "Tokens in a row of packed documents.", low=1, yields=True)
+    max_length: int | None = arg(None, "Tokens in a row of packed documents.", low=1, overridable=True)
     eval_packing: bool | None = arg(
         None,
         "Whether evaluations pack as well; False gives each document a row of its own.",
         shown="as packing",
-        yields=True,
+        overridable=True,
     )
     seed_each_sample: bool = arg(
         False,

@@ -76,4 +76,4 @@ class Evaluation(Group):
 
     def check(self) -> None:
         if self.eval_strategy == "steps" and self.eval_steps == 0:
-            raise values.wrong("eval_steps", 0, "at least 1 with eval_strategy='steps', or a ratio between 0 and 1")
+            raise values.invalid("eval_steps", 0, "at least 1 with eval_strategy='steps', or a ratio between 0 and 1")

@@ -41,7 +41,7 @@ def declare(group: str) -> Callable[..., Any]:
         shown: str | None = None,
         public: str | None = None,
         hint: Any = None,
-        yields: bool = False,
+        overridable: bool = False,
         compare: bool = True,
         repr: bool = True,
     ) -> Any:
@@ -51,7 +51,7 @@ def declare(group: str) -> Callable[..., Any]:
         its type alone cannot. low, high (included), below (excluded), never: the range of a number.
         none: None stands for the default. shown: how the docs print the default. public: the name that users see
         when it is not the field's own. hint: the type, where argparse and the parsers built on it could not take it as
-        an annotation (they know no `str | bool | None`). yields: a field of this name that a subclass, or another
+        an annotation (they know no `str | bool | None`). overridable: a field of this name that a subclass, or another
         dataclass of a parser, declares is theirs: libraries and scripts have had it for long.
         """
         rules = {
@@ -70,7 +70,7 @@ def declare(group: str) -> Callable[..., Any]:
             "shown": shown,
             "public": public,
             "hint": hint,
-            "yields": yields,
+            "overridable": overridable,
             "default": default,
         }
         how: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
@@ -93,15 +93,15 @@ def declared(cls: Any) -> dict[str, tuple[Any, Any]]:
     found: dict[str, tuple[Any, Any]] = {}
     for base in cls.__mro__:
         for name, item in base.__dict__.get("__dataclass_fields__", {}).items():
-            if name not in found and item in _RULES and not is_taken_over(cls, name, item):
+            if name not in found and item in _RULES and not is_redeclared(cls, name, item):
                 hint = _RULES[item]["hint"]
                 found[name] = (_annotation(base, item) if hint is None else hint, _RULES[item])
     return found
 
 
-def is_taken_over(cls: Any, name: str, item: Field) -> bool:
+def is_redeclared(cls: Any, name: str, item: Field) -> bool:
     """Whether a subclass has declared a field of its own in place of this argument."""
-    return bool(_RULES[item]["yields"]) and cls.__dataclass_fields__.get(name) is not item
+    return bool(_RULES[item]["overridable"]) and cls.__dataclass_fields__.get(name) is not item
 
 
 def _annotation(cls: Any, item: Field) -> Any:
@@ -113,7 +113,7 @@ def _annotation(cls: Any, item: Field) -> Any:
     return item.type
 
 
-def given_names(args: Any, given: Mapping[str, Any]) -> tuple[str, ...]:
+def user_set_names(args: Any, given: Mapping[str, Any]) -> tuple[str, ...]:
     """The arguments that were given to the constructor and differ from the defaults of its class."""
 
     def differs(item: Field) -> bool:
@@ -123,7 +123,7 @@ def given_names(args: Any, given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(item.name for item in stored_fields(args) if item.name in given and differs(item))
 
 
-def was_given(args: Any, name: str) -> bool:
+def was_set_by_user(args: Any, name: str) -> bool:
     """Whether a script has given this argument. Libraries derive classes with other defaults and assign values
     afterwards, which users do not know of."""
     return name in args.__dict__.get("_given", ())
@@ -145,8 +145,8 @@ class Group:
 
     def fill(self, name: str, value: Any) -> None:
         """Give an argument that the user left at None its value, and keep it up to date until the user sets it."""
-        filled = self.__dict__.get("_filled", {})
+        filled = self.__dict__.get("_defaulted", {})
         current = getattr(self, name)
         if current is None or (name in filled and filled[name] == current):
             setattr(self, name, value)
-            self.__dict__["_filled"] = {**filled, name: value}  # a new dict: a shallow copy shares the old one
+            self.__dict__["_defaulted"] = {**filled, name: value}  # a new dict: a shallow copy shares the old one

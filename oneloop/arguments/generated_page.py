@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 
-def keep(page: Path, text: str, module: str, words: list[str]) -> int:
+def write_or_check(page: Path, text: str, module: str, words: list[str]) -> int:
     """The command of a module that generates a page: write it, or with --check, only check that it is up to date."""
     if "--check" in words:
         if not page.exists() or page.read_text(encoding="utf-8") != text:

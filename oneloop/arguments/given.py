@@ -6,7 +6,7 @@ imported from here at run time.
 
 import os
 from collections.abc import Mapping
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,14 +21,6 @@ Number: TypeAlias = float | np.number[Any] | str
 Integer: TypeAlias = int | float | np.number[Any] | str
 """A whole number, also written as 1e3 or "1000"."""
 
-Switch: TypeAlias = (
-    bool
-    | np.bool_
-    | Literal[0, 1]
-    | Literal["true", "yes", "on", "1", "y", "t", "false", "no", "off", "0", "n", "f", "True", "False"]
-)
-"""True or False, or a word that means it."""
-
 Text: TypeAlias = str | os.PathLike[str]
 Words: TypeAlias = str | list[str] | tuple[str, ...] | set[str] | frozenset[str]
 """A list of words; also "a,b", "a b" or a JSON list."""
@@ -40,14 +32,14 @@ Config: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | HasToDict
 """A dict, JSON text, the path of a JSON file, or an object with to_dict()."""
 
 Stored = TypeVar("Stored", covariant=True)
-Given = TypeVar("Given", contravariant=True)
+Accepted = TypeVar("Accepted", contravariant=True)
 
 
-class Argument(Generic[Stored, Given]):
+class Argument(Generic[Stored, Accepted]):
     """An argument that is read as one type and can be given, and set, as another."""
 
     def __get__(self, instance: object, owner: object = None) -> Stored:
         raise NotImplementedError("for type checkers only")
 
-    def __set__(self, instance: object, value: Given) -> None:
+    def __set__(self, instance: object, value: Accepted) -> None:
         raise NotImplementedError("for type checkers only")

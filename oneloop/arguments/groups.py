@@ -12,18 +12,18 @@ from .optimization import Optimization
 from .precision import Precision
 from .processes import Processes
 from .reporting import Logging
-from .run import Run
+from .run import RunArguments
 from .saving import Saving
 
-GROUPS = (Run, Data, Optimization, Precision, Evaluation, Logging, Saving, Processes)
+GROUPS = (RunArguments, Data, Optimization, Precision, Evaluation, Logging, Saving, Processes)
 
 
 # A dataclass lists the fields of its last base first, and output_dir must come first.
 @dataclass(repr=False)
-class Groups(Processes, Saving, Logging, Evaluation, Precision, Optimization, Data, Run):
+class Groups(Processes, Saving, Logging, Evaluation, Precision, Optimization, Data, RunArguments):
     def validate(self) -> None:
         """Convert and check every value; called again by Trainer, since attributes may have been assigned."""
-        self.__dict__.setdefault("_filled", {})
+        self.__dict__.setdefault("_defaulted", {})
         self.convert_all()
         for group in GROUPS:
             group.check(self)
@@ -51,7 +51,9 @@ class Groups(Processes, Saving, Logging, Evaluation, Precision, Optimization, Da
         if self.eval_strategy == "steps":
             self.fill("eval_steps", self.logging_steps)
             if not self.eval_steps:
-                raise values.wrong("logging_steps", 0, "at least 1, since eval_steps defaults to it; or set eval_steps")
+                raise values.invalid(
+                    "logging_steps", 0, "at least 1, since eval_steps defaults to it; or set eval_steps"
+                )
         follows = self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
         if follows and self.eval_strategy == "no":
             raise ArgumentError(

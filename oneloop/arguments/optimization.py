@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..enums import OptimizerNames, SchedulerType
+from ..enums import SchedulerType
 from ..errors import ArgumentError
+from ..optim import catalog
+from ..optim.catalog import OptimizerNames
 from ..optim.cooldown import KINDS
 from . import values
 from .fields import Group, declare
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from .given import Text, Words
 
 arg = declare("Optimization")
-PROJECTING = ("galore", "apollo")  # optimizers that apply to named modules only
 
 
 def to_optim_args(name: str, value: "Mapping[str, Any] | Text") -> str:
@@ -23,7 +24,7 @@ def to_optim_args(name: str, value: "Mapping[str, Any] | Text") -> str:
         value = ",".join(f"{key}={item}" for key, item in value.items())
     text = values.to_text(name, value)
     if not all("=" in part for part in text.split(",") if part.strip()):
-        raise values.wrong(name, value, 'a string such as "key=value,key=value"')
+        raise values.invalid(name, value, 'a string such as "key=value,key=value"')
     return text
 
 
@@ -107,13 +108,15 @@ class Optimization(Group):
 
     def check(self) -> None:
         self._check_average()
-        projecting = str(self.optim).startswith(PROJECTING)
-        if self.optim_target_modules and not projecting and self.optim != "muon":
+        chosen = catalog.chosen(self)
+        if chosen is None:
+            return
+        if self.optim_target_modules and not chosen.targets:
             raise ArgumentError(
-                f"optim_target_modules={self.optim_target_modules!r} is for GaLore, APOLLO and Muon, but optim is "
-                f"'{self.optim}'; remove it, or use one of those."
+                f"optim_target_modules={self.optim_target_modules!r} is for {catalog.families_with_targets()}, but "
+                f"optim is '{self.optim}'; remove it, or use one of those."
             )
-        if projecting and not self.optim_target_modules:
+        if chosen.targets == "required" and not self.optim_target_modules:
             raise ArgumentError(
                 f"optim='{self.optim}' requires optim_target_modules, the modules to optimize with it: a list of "
                 "names, a pattern, or 'all-linear'."

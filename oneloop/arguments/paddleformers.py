@@ -109,21 +109,19 @@ _TABLE: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     (_MEMORY, (False,), "use_lowprecision_moment tensorwise_offload_optimizer release_grads"),
     (_MEMORY, (0,), "pre_alloc_memory"),
     (_MUON, (None, ["embed", "bias", "lm_head", "mlp.gate"]), "muon_exclude_patterns"),
+    ("use lr_scheduler_type='cosine_with_min_lr' with lr_scheduler_kwargs={'min_lr': ...}", (0.0,), "min_lr"),
+    ("a run without updates is an evaluation; call evaluate()", (False,), "freeze_training"),
+    ("no samples are skipped; pass a dataset without them", (None,), "skip_data_intervals"),
+    ("use dataloader_prefetch_factor", (2,), "prefetch_factor"),
+    ("set HTTPS_PROXY in the environment instead", (None,), "wandb_http_proxy"),
+    ("use include_num_input_tokens_seen", (False,), "count_trained_tokens"),
+    ("use profile=True", (10,), "profile_step_start"),
+    ("use profile=True", (12,), "profile_step_end"),
 )
-_ALONE: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "min_lr": ("use lr_scheduler_type='cosine_with_min_lr' with lr_scheduler_kwargs={'min_lr': ...}", (0.0,)),
-    "freeze_training": ("a run without updates is an evaluation; call evaluate()", (False,)),
-    "skip_data_intervals": ("no samples are left out; pass a dataset without them", (None,)),
-    "prefetch_factor": ("use dataloader_prefetch_factor", (2,)),
-    "wandb_http_proxy": ("set HTTPS_PROXY in the environment instead", (None,)),
-    "count_trained_tokens": ("use include_num_input_tokens_seen", (False,)),
-    "profile_step_start": ("use profile=True", (10,)),
-    "profile_step_end": ("use profile=True", (12,)),
-}
 
 # name -> (why, accepted values)
 FIXED: dict[str, tuple[str, tuple[Any, ...]]] = {
     name: (why, values) for why, values, names in _TABLE for name in names.split()
-} | _ALONE
+}
 # Not attributes of the arguments: scripts may well have attributes of their own with these names.
 NO_ATTRIBUTES = ("overlap", "timer")

@@ -3,6 +3,7 @@
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from ..distributed.mesh import Mesh, build
 from ..distributed.world import world
 from ..secrets import clean
 
@@ -19,16 +20,21 @@ class PaddleProperties:
     autotuner_benchmark = False
 
     @property
+    def _mesh(self) -> Mesh:
+        here = world()
+        return build(self, here.rank, here.size)
+
+    @property
     def data_parallel_rank(self) -> int:
-        return world().rank
+        return self._mesh.batch_index
 
     @property
     def dataset_world_size(self) -> int:
-        return world().size
+        return self._mesh.num_batches
 
     @property
     def dataset_rank(self) -> int:
-        return world().rank
+        return self._mesh.batch_index
 
     @property
     def logical_process_index(self) -> int:

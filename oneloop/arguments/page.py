@@ -8,18 +8,18 @@ from ..backends import registry
 from . import Seq2SeqTrainingArguments
 from .aliases import Alias
 from .fields import declared
-from .fixed import SETTLED
-from .generated_page import keep
+from .fixed import FIXED_ARGUMENTS
+from .generated_page import write_or_check
 from .groups import GROUPS
-from .refusal import Refusal
-from .support import NOT_YET, answer, refusals, refused_by
+from .support import NOT_YET, all_unsupported, answer, find_unsupported
+from .unsupported import UnsupportedValue
 
 PAGE = Path(__file__).parents[2] / "docs" / "arguments.md"
 ANSWERS = {
     "works": "works",
     "works in part": "works, with [exceptions](#refused)",
     "idle": "for several processes",
-    "by itself": "by itself",
+    "by the framework": "by the framework",
     "refuses": "[refuses](#refused)",
     "later": "later",
 }
@@ -40,11 +40,18 @@ argument that has no effect because of another. Each argument is in one of three
   error that says why and what to use instead.
 
 "later" is not supported yet, but planned for a later release. "for several processes" is accepted, and has no effect
-on a single process. "by itself" is accepted too, but the framework handles it in its own way, whatever the value. An
-unknown name is an error that suggests the closest one, and a value of the wrong type or out of range is an error that
-lists the allowed values. Numbers and dicts may be given as strings (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists as
-`"a,b"`. Editors and type checkers know every argument with all its aliases, the values it accepts and the type of the
-attribute.
+on a single process. "by the framework" is accepted too, but the framework handles it in its own way, whatever the
+value. An unknown name is an error that suggests the closest one, and a value of the wrong type or out of range is an
+error that lists the allowed values. Numbers and dicts may be given as strings (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists
+as `"a,b"`.
+
+Editors and type checkers know every argument with all its aliases, the values it accepts and the type of the attribute.
+They check more strictly than a run does: of an argument with choices they accept a member of its enum or one of the
+texts, so a variable of type `str` needs a cast, such as `IntervalStrategy(text)` or
+`cast(Literal["steps", "epoch"], text)`; of a switch they accept a `bool`. A command line, YAML and JSON may have any of
+the words true, false, yes, no, on, off, 1 and 0, which are converted when the program runs. Arguments of your own are
+known as well: `Trainer(model, MyArguments(...)).args` are `MyArguments`, and a subclass that reads them is declared as
+`class MyTrainer(Trainer[MyArguments])`.
 
 """
 
@@ -95,7 +102,7 @@ def _default(rules: Any) -> str:
 def _choices(rules: Any, name: str) -> str:
     if not rules["choices"] or name == "include_for_metrics":
         return ""
-    refused = {refusal.shown for refusal in refused_by(name, registry.released()[0])}
+    refused = {unsupported.value_text for unsupported in find_unsupported(name, registry.released()[0])}
     free = [_code(choice) for choice in rules["choices"] if choice not in refused]
     more = "; for the others see [Refused](#refused)" if len(free) < len(rules["choices"]) else ""
     return f" One of {', '.join(free)}{more}."
@@ -109,10 +116,10 @@ def _row(name: str, rules: Any, aliases: dict[str, Alias]) -> str:
     return f"| `{shown}` | {', '.join(map(_code, others))} | {_default(rules)} | {what} | {answers} |"
 
 
-def _why(refusal: Refusal) -> str:
-    where = f" (on {', '.join(refusal.devices)})" if refusal.devices else ""
-    unused = "; not used by this release" if refusal.module and not refusal.driven else ""
-    return "later" if refusal in NOT_YET else _cell(refusal.why) + unused + where
+def _why(unsupported: UnsupportedValue) -> str:
+    where = f" (on {', '.join(unsupported.devices)})" if unsupported.devices else ""
+    unused = "; not used by this release" if unsupported.module and not unsupported.driven else ""
+    return "later" if unsupported in NOT_YET else _cell(unsupported.why) + unused + where
 
 
 def render() -> str:
@@ -135,7 +142,9 @@ def render() -> str:
         if not alias.help.startswith("The same as") and alias.name != "device"
     ]
     shown = [rules["public"] or name for name, (_, rules) in known.items()]
-    names = "\n".join(f"| `{name}` | {each.shown} | {_cell(each.why)} |" for name, each in SETTLED.items())
+    names = "\n".join(
+        f"| `{name}` | {each.accepted_text} | {_cell(each.why)} |" for name, each in FIXED_ARGUMENTS.items()
+    )
     parts.append(CLOSING.format(translated="\n".join(translated), refused="\n".join(_refused(shown)), names=names))
     return "".join(parts)
 
@@ -144,9 +153,11 @@ def _refused(names: list[str]) -> list[str]:
     """A row for each refusal, with all the values that it concerns."""
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for name in names:
-        for refusal in (refusal for refusal in refusals() if refusal.argument == name):
-            where = ", ".join(backend for backend in registry.released() if refusal.concerns(backend))
-            rows.setdefault((name, where, _why(refusal), _cell(refusal.instead)), []).append(refusal.shown)
+        for unsupported in (unsupported for unsupported in all_unsupported() if unsupported.argument == name):
+            where = ", ".join(backend for backend in registry.released() if unsupported.concerns(backend))
+            rows.setdefault((name, where, _why(unsupported), _cell(unsupported.instead)), []).append(
+                unsupported.value_text
+            )
     return [
         f"| `{name}` | {', '.join(values)} | {where} | {why} | {instead} |"
         for (name, where, why, instead), values in rows.items()
@@ -160,7 +171,7 @@ def _order(group: str) -> int:
 
 
 def main(words: list[str]) -> int:
-    return keep(PAGE, render(), "oneloop.arguments.page", words)
+    return write_or_check(PAGE, render(), "oneloop.arguments.page", words)
 
 
 if __name__ == "__main__":

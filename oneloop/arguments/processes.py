@@ -80,9 +80,9 @@ class Processes(Group):
         here = world()
         if here.launcher is not None:
             if self.local_rank not in (-1, here.local_rank):
-                raise values.wrong("local_rank", self.local_rank, f"{here.local_rank}, as set by the launcher")
+                raise values.invalid("local_rank", self.local_rank, f"{here.local_rank}, as set by the launcher")
             self.local_rank = here.local_rank
         elif self.local_rank > 0:
-            raise values.wrong(
+            raise values.invalid(
                 "local_rank", self.local_rank, "-1 or 0, since this process was not started by a launcher; use torchrun"
             )

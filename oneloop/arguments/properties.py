@@ -12,7 +12,7 @@ from ..backends import loading
 from ..distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ..distributed.world import world
 from ..enums import ParallelMode
-from ..errors import ArgumentError, RefusedError
+from ..errors import ArgumentError, UnsupportedError
 from ..extension import of_arguments
 from . import support
 from .paddlenlp import PaddleProperties
@@ -43,7 +43,7 @@ class Properties(PaddleProperties, Groups):
         self.__dict__["_backend"] = backend
 
     def check_backend(self, backend: str, device_type: str) -> None:
-        """Raise RefusedError for every value that this backend, device or release does not support."""
+        """Raise UnsupportedError for every value that this backend, device or release does not support."""
         support.check(self, backend, device_type)
 
     @property
@@ -55,7 +55,7 @@ class Properties(PaddleProperties, Groups):
             return cached[1]
         name = self.__dict__.get("_backend") or loading.guess()
         if name is None:
-            raise RefusedError("args.device requires a framework, but none is installed: pip install torch")
+            raise UnsupportedError("args.device requires a framework, but none is installed: pip install torch")
         device = loading.load(name).devices.resolve(spec)
         self.bind(name)
         self.__dict__["_device"] = (spec, device)
@@ -82,7 +82,7 @@ class Properties(PaddleProperties, Groups):
     @_n_gpu.setter
     def _n_gpu(self, value: int) -> None:
         if value not in (-1, 0, 1):
-            raise RefusedError(
+            raise UnsupportedError(
                 f"_n_gpu={value!r} is not supported: one process uses one device. Launch one process per device with "
                 "the framework's launcher instead."
             )
@@ -135,10 +135,10 @@ class Properties(PaddleProperties, Groups):
         if world().size == 1:
             return SINGLE_PROCESS
         name = self.__dict__.get("_backend")
-        backend = loading.load(name) if name else loading.assumed()
+        backend = loading.load(name) if name else loading.default_backend()
         if backend.parallel is None:
-            raise RefusedError(f"{world().size} processes were launched, and {backend.NAME} runs on one alone.")
-        return backend.parallel.join(self)
+            raise UnsupportedError(f"{world().size} processes were launched, and {backend.NAME} runs on one alone.")
+        return backend.parallel.init_process_group(self)
 
     @property
     def distributed_state(self) -> Any:

@@ -10,7 +10,7 @@ from ..enums import IntervalStrategy
 from ..formats import urls
 from . import values
 from .fields import Group, declare
-from .packages import WRITERS, usual_writers
+from .packages import WRITERS, default_writers
 from .run import to_path
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ def to_writers(name: str, value: "Words") -> list[str]:
     if words == ["none"] or not words:
         return []
     if words == ["all"]:
-        return usual_writers(every=True)
+        return default_writers(every=True)
     for word in words:
         if word not in WRITERS:
-            raise values.wrong(name, value, ", ".join(WRITERS) + "; or 'all' or 'none' on its own")
+            raise values.invalid(name, value, ", ".join(WRITERS) + "; or 'all' or 'none' on its own")
     return list(dict.fromkeys(words))
 
 
@@ -82,7 +82,7 @@ class Logging(Group):
         low=8,
     )
     loss_spike_skip_steps: int = arg(
-        1, "With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.", low=1
+        1, "With loss_spike='rollback': steps whose samples are skipped: the spike and those before it.", low=1
     )
     loss_spike_limit: int = arg(
         3,
@@ -122,21 +122,21 @@ class Logging(Group):
 
     def check(self) -> None:
         if self.logging_strategy == "steps" and self.logging_steps == 0:
-            raise values.wrong("logging_steps", 0, "at least 1 with logging_strategy='steps', or a ratio below 1")
+            raise values.invalid("logging_steps", 0, "at least 1 with logging_strategy='steps', or a ratio below 1")
         if urls.is_url(self.logging_dir):
             urls.checked("logging_dir", str(self.logging_dir))
-        self.fill("report_to", usual_writers(every=False))
+        self.fill("report_to", default_writers(every=False))
 
     def fill_logging_dir(self, output_dir: str) -> None:
         # The time is taken once per object, so that validating again does not select another directory.
         stamp = self.__dict__.setdefault("_stamp", _now())
-        self.fill("logging_dir", usual_log_directory(output_dir, stamp))
+        self.fill("logging_dir", default_log_directory(output_dir, stamp))
 
 
 def _now() -> str:
     return datetime.now().strftime("%b%d_%H-%M-%S")
 
 
-def usual_log_directory(output_dir: str, stamp: str | None = None) -> str:
+def default_log_directory(output_dir: str, stamp: str | None = None) -> str:
     """Where writers put their files unless logging_dir is given."""
     return os.path.join(output_dir, "runs", f"{stamp or _now()}_{socket.gethostname()}")

@@ -32,7 +32,7 @@ def to_device(name: str, value: object) -> str | None:
     if text == "auto":
         return None
     if isinstance(value, bool | int) or not DEVICE.fullmatch(text):
-        raise values.wrong(name, value, "cpu, gpu, cuda, xpu, npu or mps, optionally with :index, or None")
+        raise values.invalid(name, value, "cpu, gpu, cuda, xpu, npu or mps, optionally with :index, or None")
     return "cpu" if text.startswith("cpu") else text
 
 
@@ -59,12 +59,12 @@ def to_profile(name: str, value: bool | int | str) -> str:
     found = STEPS.fullmatch(text)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if isinstance(value, bool) or not 0 < first <= last:
-        raise values.wrong(name, value, 'True, a step such as 3, or a range of steps such as "3-5"')
+        raise values.invalid(name, value, 'True, a step such as 3, or a range of steps such as "3-5"')
     return f"{first}-{last}"
 
 
 @dataclass
-class Run(Group):
+class RunArguments(Group):
     output_dir: str | None = arg(
         None,
         "Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer. A URL such as "
@@ -143,7 +143,7 @@ class Run(Group):
 
     def _resolve_url(self) -> None:
         """A URL as output_dir becomes output_url; output_dir is a local directory."""
-        given, filled = self.output_dir or "", self.__dict__.get("_filled", {})
+        given, filled = self.output_dir or "", self.__dict__.get("_defaulted", {})
         if urls.is_url(given):
             url = urls.checked("output_dir", given)
             if self.output_url is None or self.output_url == filled.get("output_url"):
@@ -160,7 +160,7 @@ class Run(Group):
             self.fill("output_url", self.output_url if is_same else None)  # or output_dir was assigned since
         if self.output_url is not None:
             if not urls.is_url(self.output_url):
-                raise values.wrong("output_url", self.output_url, "a URL such as s3://bucket/run")
+                raise values.invalid("output_url", self.output_url, "a URL such as s3://bucket/run")
             self.output_url = urls.checked("output_url", self.output_url)
             urls.require_fsspec()  # or an error that names it
             urls.remember(self.output_dir or "", self.output_url)

@@ -81,4 +81,4 @@ class Saving(Group):
         if self.enable_jit_checkpoint and "SIGTERM" not in self.preemption_signals:
             self.preemption_signals.append("SIGTERM")
         if self.save_strategy == "steps" and self.save_steps == 0:
-            raise values.wrong("save_steps", 0, "at least 1 with save_strategy='steps', or a ratio between 0 and 1")
+            raise values.invalid("save_steps", 0, "at least 1 with save_strategy='steps', or a ratio between 0 and 1")

@@ -18,7 +18,7 @@ def to_generation_config(name: str, value: Any) -> Any:
     if isinstance(value, str | os.PathLike):
         return values.to_text(name, value)
     if isinstance(value, type | bool | int | float):
-        raise values.wrong(name, value, "a model's name or path, or a GenerationConfig object")
+        raise values.invalid(name, value, "a model's name or path, or a GenerationConfig object")
     return value
 
 

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..distributed.world import world
 from . import values
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def _canonical(name: str, value: Any, words: list[str]) -> str:
     stages = [word for word in STAGES if word in words]
     extras = [word for word in EXTRAS if word in words]
     if len(stages) > 1 or (extras and not stages):
-        raise values.wrong(name, value, "exactly one sharding stage, optionally with offload and auto_wrap")
+        raise values.invalid(name, value, "exactly one sharding stage, optionally with offload and auto_wrap")
     return " ".join(stages + extras)
 
 
@@ -106,11 +105,11 @@ def to_fsdp_config(name: str, value: "Config") -> dict[str, Any]:
     config = {key.removeprefix("fsdp_"): inner for key, inner in values.to_config(name, value).items()}
     for key, inner in config.items():
         if key not in FSDP_CONFIG:
-            raise values.wrong(f"{name}[{key!r}]", inner, "one of the keys " + ", ".join(FSDP_CONFIG))
+            raise values.invalid(f"{name}[{key!r}]", inner, "one of the keys " + ", ".join(FSDP_CONFIG))
     return config
 
 
-def not_honoured(config: dict[str, Any] | None) -> list[str]:
+def unsupported_keys(config: dict[str, Any] | None) -> list[str]:
     """Keys of fsdp_config with an unsupported value."""
     found = []
     for key, value in (config or {}).items():
@@ -137,10 +136,3 @@ def recomputes(args: "TrainingArguments") -> bool:
 def divides(args: "TrainingArguments") -> bool:
     """Whether gradients or parameters are sharded: stages 2 and 3."""
     return "stage2" in args.sharding or "stage3" in args.sharding
-
-
-def degree_of(args: "TrainingArguments", size: int) -> int:
-    """Size of a sharding group; with hybrid and no number, the processes of one machine."""
-    if args.sharding_degree > 0:
-        return args.sharding_degree
-    return world().local_size if "hybrid" in args.sharding.split() else size

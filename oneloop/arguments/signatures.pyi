@@ -5,14 +5,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from ..enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
+from ..enums import HubStrategy, IntervalStrategy, SaveStrategy, SchedulerType
+from ..optim.catalog import OptimizerNames
 from .accelerator import AcceleratorConfig
 from .fields import Group
-from .given import Argument, Config, Integer, JsonDict, Number, Switch, Text, Words
+from .given import Argument, Config, Integer, JsonDict, Number, Text, Words
 
 _DEFAULT: Any
+
+OptimizerNamesValue: TypeAlias = Literal["adamw", "adamw_hf", "adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_apex_fused", "adafactor", "adamw_anyprecision", "adamw_torch_4bit", "adamw_torch_8bit", "ademamix", "sgd", "adagrad", "adamw_bnb_8bit", "adamw_8bit", "ademamix_8bit", "lion_8bit", "lion_32bit", "paged_adamw_32bit", "paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "paged_lion_32bit", "paged_lion_8bit", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit", "galore_adamw", "galore_adamw_8bit", "galore_adafactor", "galore_adamw_layerwise", "galore_adamw_8bit_layerwise", "galore_adafactor_layerwise", "lomo", "adalomo", "grokadamw", "schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd", "apollo_adamw", "apollo_adamw_layerwise", "stable_adamw", "muon"]
 
 @dataclass(init=False, kw_only=True)
 class ArgumentFields(Group):
@@ -52,7 +55,7 @@ class ArgumentFields(Group):
     """Log level of the other processes."""
     log_on_each_node: bool = ...
     """With several machines: log on each machine instead of only the first."""
-    disable_tqdm: Argument[bool, Switch | None] = ...
+    disable_tqdm: Argument[bool, bool | None] = ...
     """Disable progress bars."""
     skip_memory_metrics: bool = ...
     """False adds peak memory to the metrics."""
@@ -82,7 +85,7 @@ class ArgumentFields(Group):
     """False yields batches as soon as any worker has one ready, in no fixed order."""
     remove_unused_columns: bool = ...
     """Drop columns that the model's forward does not accept; their names are logged."""
-    label_names: Argument[list[str] | None, Words | None] = ...
+    label_names: Argument[list[str] | None | Any, Words | None] = ...
     """Names of the label columns."""
     train_sampling_strategy: str = ...
     """Order of the training data; group_by_length batches samples of similar length."""
@@ -90,7 +93,7 @@ class ArgumentFields(Group):
     """The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order."""
     length_column_name: str = ...
     """Column with each sample's length, for group_by_length; lengths are computed if it is missing."""
-    packing: Argument[bool | str, Switch | Text] = ...
+    packing: Argument[bool | str, bool | Text] = ...
     """Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document."""
     max_length: int | None = ...
     """Tokens in a row of packed documents."""
@@ -124,15 +127,15 @@ class ArgumentFields(Group):
     """Epsilon of AdamW."""
     max_grad_norm: float = ...
     """Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged."""
-    optim: Argument[OptimizerNames, OptimizerNames | str] = ...
+    optim: Argument[OptimizerNames | Any, OptimizerNames | OptimizerNamesValue] = ...
     """The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. muon is Muon for matrices of hidden layers and AdamW for the rest. If an optimizer needs a package, the error message names it."""
     optim_args: Argument[str | None, Mapping[str, Any] | Text | None] = ...
     """Additional options of the optimizer: "key=value,key=value"."""
     optim_target_modules: Argument[str | list[str] | None, Words | None] = ...
     """For GaLore, APOLLO and Muon: the modules to optimize with it. Required by the first two; by default, Muon updates all matrices except embeddings and the head."""
-    lr_scheduler_type: Argument[SchedulerType, SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str] = ...
+    lr_scheduler_type: Argument[SchedulerType | Any, SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"]] = ...
     """Learning rate schedule."""
-    lr_scheduler_kwargs: Argument[dict[str, Any] | None, JsonDict | None] = ...
+    lr_scheduler_kwargs: Argument[dict[str, Any] | None | Any, JsonDict | None] = ...
     """Additional options of the schedule, as a dict or JSON."""
     warmup_steps: float = ...
     """Steps of linear warmup from 0; a value below 1 is a ratio of all steps."""
@@ -178,7 +181,7 @@ class ArgumentFields(Group):
     """TF32 matrix multiplication on GPUs that support it."""
     gradient_checkpointing: bool = ...
     """Recompute activations in the backward pass: same losses, less memory."""
-    gradient_checkpointing_kwargs: Argument[dict[str, Any] | None, JsonDict | None] = ...
+    gradient_checkpointing_kwargs: Argument[dict[str, Any] | None | Any, JsonDict | None] = ...
     """Additional options of gradient_checkpointing, as a dict or JSON."""
     torch_compile: bool = ...
     """Compile the model with the framework's graph compiler. Enabled by a backend or a mode."""
@@ -192,13 +195,13 @@ class ArgumentFields(Group):
     """Intel Extension for PyTorch."""
     use_liger_kernel: bool = ...
     """Liger kernels for transformers models."""
-    liger_kernel_config: Argument[dict[str, Any] | None, JsonDict | None] = ...
+    liger_kernel_config: Argument[dict[str, Any] | None | Any, JsonDict | None] = ...
     """Which Liger kernels to use, as a dict or JSON."""
     use_cache: bool = ...
     """Keep the model's key-value cache enabled during training."""
     torch_empty_cache_steps: int | None = ...
     """Empty the accelerator's memory cache every this many steps."""
-    eval_strategy: Argument[IntervalStrategy, IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str] = ...
+    eval_strategy: Argument[IntervalStrategy | Any, IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False]] = ...
     """When to evaluate during training."""
     eval_steps: float | None = ...
     """Steps between evaluations; a value below 1 is a ratio of all steps."""
@@ -216,7 +219,7 @@ class ArgumentFields(Group):
     """Lower eval_steps so that there are at least this many evaluations; -1 or 0: off."""
     prediction_loss_only: bool = ...
     """Return only the loss, no outputs."""
-    include_for_metrics: Argument[list[str], Words | None] = ...
+    include_for_metrics: Argument[list[str] | Any, Words | None] = ...
     """Extra inputs of compute_metrics: inputs, loss."""
     batch_eval_metrics: bool = ...
     """Call compute_metrics after each batch, with compute_result=True after the last; no outputs are kept."""
@@ -228,7 +231,7 @@ class ArgumentFields(Group):
     """Whether a greater metric_for_best_model is better."""
     logging_dir: Argument[str, Text | None] = ...
     """Directory for the writers' files."""
-    logging_strategy: Argument[IntervalStrategy, IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str] = ...
+    logging_strategy: Argument[IntervalStrategy | Any, IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False]] = ...
     """When to log."""
     logging_steps: float = ...
     """Steps between logs; a value below 1 is a ratio of all steps."""
@@ -247,12 +250,12 @@ class ArgumentFields(Group):
     loss_spike_window: int = ...
     """With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike."""
     loss_spike_skip_steps: int = ...
-    """With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it."""
+    """With loss_spike='rollback': steps whose samples are skipped: the spike and those before it."""
     loss_spike_limit: int = ...
     """With loss_spike='rollback': returns since the last checkpoint on schedule before the run is stopped."""
-    report_to: Argument[list[str], Words | None] = ...
+    report_to: Argument[list[str] | Any, Words | None] = ...
     """Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named."""
-    include_num_input_tokens_seen: Argument[str, Literal["no", "all", "non_padding"] | bool | Text] = ...
+    include_num_input_tokens_seen: str = ...
     """Count the input tokens seen."""
     include_tokens_per_second: bool = ...
     """Report tokens per second in the speed metrics."""
@@ -268,7 +271,7 @@ class ArgumentFields(Group):
     """Bucket that trackio writes to."""
     trackio_static_space_id: str | bool | None = ...
     """Read-only space that trackio creates at the end; False: none."""
-    save_strategy: Argument[SaveStrategy, SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] | str] = ...
+    save_strategy: Argument[SaveStrategy | Any, SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False]] = ...
     """When to save a checkpoint."""
     save_steps: float = ...
     """Steps between checkpoints; a value below 1 is a ratio of all steps."""
@@ -286,7 +289,7 @@ class ArgumentFields(Group):
     """Save weights as safetensors, the only format written."""
     restore_callback_states_from_checkpoint: bool = ...
     """On resume, restore the callbacks' state from the checkpoint."""
-    preemption_signals: Argument[list[str], Words | None] = ...
+    preemption_signals: Argument[list[str] | Any, Words | None] = ...
     """Signals on which a run finishes its step, saves and stops; SIGUSR1 and others can be added, [] disables it."""
     enable_jit_checkpoint: bool = ...
     """True: adds SIGTERM to preemption_signals, where it is by default."""
@@ -294,7 +297,7 @@ class ArgumentFields(Group):
     """Push the model to the Hub each time it is saved."""
     hub_model_id: str | None = ...
     """With push_to_hub: the repository."""
-    hub_strategy: Argument[HubStrategy, HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str] = ...
+    hub_strategy: Argument[HubStrategy | Any, HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"]] = ...
     """With push_to_hub: what to push, and when."""
     hub_token: str | None = ...
     """With push_to_hub: the token. It is never written to a file or log."""
@@ -310,11 +313,11 @@ class ArgumentFields(Group):
     """What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap."""
     sharding_degree: int = ...
     """Number of processes in a sharding group; -1: all."""
-    fsdp_config: Argument[dict[str, Any] | None, Config | None] = ...
+    fsdp_config: Argument[dict[str, Any] | None | Any, Config | None] = ...
     """Additional sharding options, as a dict, JSON, or a JSON file."""
     deepspeed: Argument[str | dict[str, Any] | None, dict[str, Any] | Text | None] = ...
     """DeepSpeed configuration: a path or a dict."""
-    accelerator_config: Argument[AcceleratorConfig, Config | None] = ...
+    accelerator_config: Argument[AcceleratorConfig | Any, Config | None] = ...
     """Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig."""
     parallelism_config: Any = ...
     """accelerate's ParallelismConfig."""
@@ -354,13 +357,13 @@ class ArgumentFields(Group):
     """The same as fp16_full_eval."""
     recompute: bool = ...
     """The same as gradient_checkpointing."""
-    recompute_kwargs: Argument[dict[str, Any] | None, JsonDict | None] = ...
+    recompute_kwargs: Argument[dict[str, Any] | None | Any, JsonDict | None] = ...
     """The same as gradient_checkpointing_kwargs."""
     to_static: bool = ...
     """The same as torch_compile."""
     torchdynamo: str | None = ...
     """The same as torch_compile_backend."""
-    evaluation_strategy: Argument[IntervalStrategy, IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str | None] = ...
+    evaluation_strategy: Argument[IntervalStrategy | Any, IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | None] = ...
     """The same as eval_strategy."""
     push_to_hub_model_id: str | None = ...
     """The same as hub_model_id."""
@@ -375,25 +378,25 @@ class ArgumentFields(Group):
     device: Argument[Any, object | None] = ...
     """Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object."""
     use_cpu: bool = ...
-    """True: device="cpu"."""
+    """True sets device="cpu"."""
     no_cuda: bool = ...
-    """True: device="cpu"."""
+    """True sets device="cpu"."""
     use_mps_device: bool = ...
-    """True: device="mps"."""
+    """True sets device="mps"."""
     adafactor: bool = ...
-    """True: optim="adafactor"."""
+    """True sets optim="adafactor"."""
     group_by_length: bool = ...
-    """True: train_sampling_strategy="group_by_length"."""
+    """True sets train_sampling_strategy="group_by_length"."""
     dataloader_shuffle: bool = ...
     """False: train_sampling_strategy="sequential"."""
     deterministic_mode: bool = ...
-    """True: full_determinism=True."""
+    """True sets full_determinism=True."""
     recompute_granularity: str | None = ...
     """"full": gradient_checkpointing=True."""
     include_inputs_for_metrics: bool = ...
-    """True: inputs in include_for_metrics."""
+    """True adds it to include_for_metrics."""
     tpu_metrics_debug: bool = ...
-    """True: tpu_metrics_debug in debug."""
+    """True adds it to debug."""
     fsdp: Argument[str, bool | Words | None] = ...
     """full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap."""
     sharded_ddp: Argument[str, bool | Words | None] = ...
@@ -735,7 +738,7 @@ class ArgumentFields(Group):
     freeze_training: bool = ...
     """False: a run without updates is an evaluation; call evaluate()."""
     skip_data_intervals: str | None = ...
-    """None: no samples are left out; pass a dataset without them."""
+    """None: no samples are skipped; pass a dataset without them."""
     prefetch_factor: int = ...
     """2: use dataloader_prefetch_factor."""
     wandb_http_proxy: str | None = ...
@@ -752,147 +755,147 @@ class ArgumentFields(Group):
         output_dir: Text | None = None,
         *,
         output_url: Text | None = None,
-        overwrite_output_dir: Switch = False,
-        do_train: Switch = False,
-        do_eval: Switch = False,
-        do_predict: Switch = False,
-        do_export: Switch = False,
+        overwrite_output_dir: bool = False,
+        do_train: bool = False,
+        do_eval: bool = False,
+        do_predict: bool = False,
+        do_export: bool = False,
         resume_from_checkpoint: bool | Text | None = None,
         seed: Integer = 42,
         data_seed: Integer | None = None,
-        full_determinism: Switch = False,
+        full_determinism: bool = False,
         run_name: Text | None = None,
         device_spec: object | None = None,
         debug: Words | None = "",
         profile: bool | int | str | None = "",
-        log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "passive",
-        log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "warning",
-        log_on_each_node: Switch = True,
-        disable_tqdm: Switch | None = None,
-        skip_memory_metrics: Switch = True,
+        log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "passive",
+        log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "warning",
+        log_on_each_node: bool = True,
+        disable_tqdm: bool | None = None,
+        skip_memory_metrics: bool = True,
         past_index: Integer = -1,
         per_device_train_batch_size: Integer = 8,
         per_device_eval_batch_size: Integer = 8,
         gradient_accumulation_steps: Integer = 1,
-        average_tokens_across_devices: Switch = True,
-        dataloader_drop_last: Switch = False,
+        average_tokens_across_devices: bool = True,
+        dataloader_drop_last: bool = False,
         dataloader_num_workers: Integer = 0,
-        dataloader_pin_memory: Switch = True,
-        dataloader_persistent_workers: Switch = False,
+        dataloader_pin_memory: bool = True,
+        dataloader_persistent_workers: bool = False,
         dataloader_prefetch_factor: Integer | None = None,
-        dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | str | None = None,
-        dataloader_in_order: Switch = True,
-        remove_unused_columns: Switch | None = True,
+        dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None,
+        dataloader_in_order: bool = True,
+        remove_unused_columns: bool | None = True,
         label_names: Words | None = None,
-        train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
-        data_order: Literal["oneloop", "transformers"] | str = "oneloop",
+        train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] = "random",
+        data_order: Literal["oneloop", "transformers"] = "oneloop",
         length_column_name: Text | None = "length",
-        packing: Switch | Text = False,
+        packing: bool | Text = False,
         max_length: Integer | None = None,
-        eval_packing: Switch | None = None,
-        seed_each_sample: Switch = False,
-        stream_sharding: Literal["samples", "shards"] | str = "samples",
+        eval_packing: bool | None = None,
+        seed_each_sample: bool = False,
+        stream_sharding: Literal["samples", "shards"] = "samples",
         mixture_weights: Any = None,
         mixture_temperature: Number = 1.0,
         mixture_stop: Any = "first_exhausted",
-        mixture_metrics: Literal["loss", "tokens", "no"] | str = "loss",
-        ignore_data_skip: Switch = False,
-        auto_find_batch_size: Switch = False,
+        mixture_metrics: Literal["loss", "tokens", "no"] = "loss",
+        ignore_data_skip: bool = False,
+        auto_find_batch_size: bool = False,
         learning_rate: Number = 5e-05,
         weight_decay: Number = 0.0,
         adam_beta1: Number = 0.9,
         adam_beta2: Number = 0.999,
         adam_epsilon: Number = 1e-08,
         max_grad_norm: Number = 1.0,
-        optim: OptimizerNames | str = "adamw_torch",
+        optim: OptimizerNames | OptimizerNamesValue = "adamw_torch",
         optim_args: Mapping[str, Any] | Text | None = None,
         optim_target_modules: Words | None = None,
-        lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str = "linear",
+        lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] = "linear",
         lr_scheduler_kwargs: JsonDict | None = None,
         warmup_steps: Number = 0,
         warmup_ratio: Number | None = 0.0,
         cooldown_steps: Integer | None = None,
-        cooldown_type: Literal["linear", "cosine", "1-sqrt"] | str = "1-sqrt",
+        cooldown_type: Literal["linear", "cosine", "1-sqrt"] = "1-sqrt",
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
         ema_decay: Number | None = None,
         swa_start: Number | None = None,
         averaging_steps: Integer = 1,
-        eval_with_average: Switch = False,
-        save_average: Switch = False,
+        eval_with_average: bool = False,
+        save_average: bool = False,
         label_smoothing_factor: Number = 0.0,
         neftune_noise_alpha: Number | None = None,
-        fp16: Switch = False,
-        bf16: Switch = False,
-        fp16_opt_level: Literal["O0", "O1", "O2", "O3"] | str = "O1",
-        half_precision_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str = "auto",
+        fp16: bool = False,
+        bf16: bool = False,
+        fp16_opt_level: Literal["O0", "O1", "O2", "O3"] = "O1",
+        half_precision_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] = "auto",
         scale_loss: Number = 32768.0,
-        bf16_full_eval: Switch = False,
-        fp16_full_eval: Switch = False,
-        tf32: Switch | None = None,
-        gradient_checkpointing: Switch = False,
+        bf16_full_eval: bool = False,
+        fp16_full_eval: bool = False,
+        tf32: bool | None = None,
+        gradient_checkpointing: bool = False,
         gradient_checkpointing_kwargs: JsonDict | None = None,
-        torch_compile: Switch = False,
+        torch_compile: bool = False,
         torch_compile_backend: Text | None = None,
         torch_compile_mode: Text | None = None,
-        jit_mode_eval: Switch = False,
-        use_ipex: Switch = False,
-        use_liger_kernel: Switch = False,
+        jit_mode_eval: bool = False,
+        use_ipex: bool = False,
+        use_liger_kernel: bool = False,
         liger_kernel_config: JsonDict | None = None,
-        use_cache: Switch = False,
+        use_cache: bool = False,
         torch_empty_cache_steps: Integer | None = None,
-        eval_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "no",
+        eval_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] = "no",
         eval_steps: Number | None = None,
         eval_delay: Number | None = 0,
-        eval_on_start: Switch = False,
+        eval_on_start: bool = False,
         eval_accumulation_steps: Integer | None = None,
-        eval_do_concat_batches: Switch = True,
-        eval_use_gather_object: Switch = False,
+        eval_do_concat_batches: bool = True,
+        eval_use_gather_object: bool = False,
         minimum_eval_times: Integer | None = None,
-        prediction_loss_only: Switch = False,
+        prediction_loss_only: bool = False,
         include_for_metrics: Words | None = ...,
-        batch_eval_metrics: Switch = False,
-        load_best_model_at_end: Switch | None = False,
+        batch_eval_metrics: bool = False,
+        load_best_model_at_end: bool | None = False,
         metric_for_best_model: Text | None = None,
-        greater_is_better: Switch | None = None,
+        greater_is_better: bool | None = None,
         logging_dir: Text | None = None,
-        logging_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "steps",
+        logging_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] = "steps",
         logging_steps: Number = 500,
-        logging_first_step: Switch = False,
-        logging_nan_inf_filter: Switch = False,
-        nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
+        logging_first_step: bool = False,
+        logging_nan_inf_filter: bool = False,
+        nonfinite: Literal["stop", "skip", "ignore"] = "stop",
         nonfinite_limit: Integer = 100,
-        loss_spike: Literal["off", "warn", "rollback"] | str = "off",
+        loss_spike: Literal["off", "warn", "rollback"] = "off",
         loss_spike_threshold: Number = 10.0,
         loss_spike_window: Integer = 100,
         loss_spike_skip_steps: Integer = 1,
         loss_spike_limit: Integer = 3,
         report_to: Words | None = None,
-        include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
-        include_tokens_per_second: Switch = False,
-        log_throughput: Switch = False,
+        include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool = "no",
+        include_tokens_per_second: bool = False,
+        log_throughput: bool = False,
         device_peak_flops: Number | None = None,
         project: Text = "huggingface",
         trackio_space_id: Text | None = None,
         trackio_bucket_id: Text | None = None,
         trackio_static_space_id: Literal[False] | Text | None = None,
-        save_strategy: SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] | str = "steps",
+        save_strategy: SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] = "steps",
         save_steps: Number = 500,
         save_total_limit: Integer | None = None,
         save_interval_minutes: Number | None = None,
-        save_async: Switch = True,
-        save_on_each_node: Switch = False,
-        save_only_model: Switch = False,
-        save_safetensors: Switch = True,
-        restore_callback_states_from_checkpoint: Switch = False,
+        save_async: bool = True,
+        save_on_each_node: bool = False,
+        save_only_model: bool = False,
+        save_safetensors: bool = True,
+        restore_callback_states_from_checkpoint: bool = False,
         preemption_signals: Words | None = ...,
-        enable_jit_checkpoint: Switch = False,
-        push_to_hub: Switch = False,
+        enable_jit_checkpoint: bool = False,
+        push_to_hub: bool = False,
         hub_model_id: Text | None = None,
-        hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str = "every_save",
+        hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "every_save",
         hub_token: Text | None = None,
-        hub_private_repo: Switch | None = None,
-        hub_always_push: Switch = False,
+        hub_private_repo: bool | None = None,
+        hub_always_push: bool = False,
         hub_revision: Text | None = None,
         local_rank: Integer = -1,
         sharding: Words | None = "",
@@ -901,44 +904,44 @@ class ArgumentFields(Group):
         deepspeed: dict[str, Any] | Text | None = None,
         accelerator_config: Config | None = None,
         parallelism_config: Any = None,
-        ddp_find_unused_parameters: Switch | None = None,
+        ddp_find_unused_parameters: bool | None = None,
         ddp_bucket_cap_mb: Integer | None = None,
-        ddp_broadcast_buffers: Switch | None = None,
-        ddp_static_graph: Switch | None = None,
+        ddp_broadcast_buffers: bool | None = None,
+        ddp_static_graph: bool | None = None,
         ddp_timeout: Integer | None = 1800,
         ddp_backend: Text | None = None,
         tpu_num_cores: Integer | None = None,
         mp_parameters: Text = "",
-        use_legacy_prediction_loop: Switch = False,
-        ray_scope: Literal["last", "all", "avg", "last-5-avg", "last-10-avg"] | str | None = "last",
+        use_legacy_prediction_loop: bool = False,
+        ray_scope: Literal["last", "all", "avg", "last-5-avg", "last-10-avg"] | None = "last",
         per_gpu_train_batch_size: Integer | None = None,
         per_gpu_eval_batch_size: Integer | None = None,
-        dataset_drop_last: Switch | None = None,
+        dataset_drop_last: bool | None = None,
         dataset_num_workers: Integer | None = None,
         dataset_prefetch_factor: Integer | None = None,
-        fp16_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str | None = None,
-        f16_full_eval: Switch | None = None,
-        recompute: Switch | None = None,
+        fp16_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | None = None,
+        f16_full_eval: bool | None = None,
+        recompute: bool | None = None,
         recompute_kwargs: JsonDict | None = None,
-        to_static: Switch | None = None,
+        to_static: bool | None = None,
         torchdynamo: Text | None = None,
-        evaluation_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str | None = None,
+        evaluation_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | None = None,
         push_to_hub_model_id: Text | None = None,
         push_to_hub_token: Text | None = None,
         sharding_parallel_degree: Integer | None = None,
         sharding_parallel_size: Integer | None = None,
         xpu_backend: Text | None = None,
         device: object | None = None,
-        use_cpu: Switch | None = None,
-        no_cuda: Switch | None = None,
-        use_mps_device: Switch | None = None,
-        adafactor: Switch | None = None,
-        group_by_length: Switch | None = None,
-        dataloader_shuffle: Switch | None = None,
-        deterministic_mode: Switch | None = None,
+        use_cpu: bool | None = None,
+        no_cuda: bool | None = None,
+        use_mps_device: bool | None = None,
+        adafactor: bool | None = None,
+        group_by_length: bool | None = None,
+        dataloader_shuffle: bool | None = None,
+        deterministic_mode: bool | None = None,
         recompute_granularity: Text | None = None,
-        include_inputs_for_metrics: Switch | None = None,
-        tpu_metrics_debug: Switch | None = None,
+        include_inputs_for_metrics: bool | None = None,
+        tpu_metrics_debug: bool | None = None,
         fsdp: bool | Words | None = None,
         sharded_ddp: bool | Words | None = None,
         fsdp_min_num_params: Integer | None = None,
@@ -1236,7 +1239,7 @@ class ArgumentFields(Group):
             loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
             loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
-            loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
+            loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are skipped: the spike and those before it.
             loss_spike_limit: With loss_spike='rollback': returns since the last checkpoint on schedule before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
@@ -1300,16 +1303,16 @@ class ArgumentFields(Group):
             sharding_parallel_size: The same as sharding_degree.
             xpu_backend: The same as ddp_backend.
             device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
-            use_cpu: True: device="cpu".
-            no_cuda: True: device="cpu".
-            use_mps_device: True: device="mps".
-            adafactor: True: optim="adafactor".
-            group_by_length: True: train_sampling_strategy="group_by_length".
+            use_cpu: True sets device="cpu".
+            no_cuda: True sets device="cpu".
+            use_mps_device: True sets device="mps".
+            adafactor: True sets optim="adafactor".
+            group_by_length: True sets train_sampling_strategy="group_by_length".
             dataloader_shuffle: False: train_sampling_strategy="sequential".
-            deterministic_mode: True: full_determinism=True.
+            deterministic_mode: True sets full_determinism=True.
             recompute_granularity: "full": gradient_checkpointing=True.
-            include_inputs_for_metrics: True: inputs in include_for_metrics.
-            tpu_metrics_debug: True: tpu_metrics_debug in debug.
+            include_inputs_for_metrics: True adds it to include_for_metrics.
+            tpu_metrics_debug: True adds it to debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
             sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap.
             fsdp_min_num_params: fsdp_config's min_num_params.
@@ -1482,7 +1485,7 @@ class ArgumentFields(Group):
             muon_exclude_patterns: None or ['embed', 'bias', 'lm_head', 'mlp.gate']: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
             min_lr: 0.0: use lr_scheduler_type='cosine_with_min_lr' with lr_scheduler_kwargs={'min_lr': ...}.
             freeze_training: False: a run without updates is an evaluation; call evaluate().
-            skip_data_intervals: None: no samples are left out; pass a dataset without them.
+            skip_data_intervals: None: no samples are skipped; pass a dataset without them.
             prefetch_factor: 2: use dataloader_prefetch_factor.
             wandb_http_proxy: None: set HTTPS_PROXY in the environment instead.
             count_trained_tokens: False: use include_num_input_tokens_seen.
@@ -1510,147 +1513,147 @@ class GenerationFields(ArgumentFields):
         output_dir: Text | None = None,
         *,
         output_url: Text | None = None,
-        overwrite_output_dir: Switch = False,
-        do_train: Switch = False,
-        do_eval: Switch = False,
-        do_predict: Switch = False,
-        do_export: Switch = False,
+        overwrite_output_dir: bool = False,
+        do_train: bool = False,
+        do_eval: bool = False,
+        do_predict: bool = False,
+        do_export: bool = False,
         resume_from_checkpoint: bool | Text | None = None,
         seed: Integer = 42,
         data_seed: Integer | None = None,
-        full_determinism: Switch = False,
+        full_determinism: bool = False,
         run_name: Text | None = None,
         device_spec: object | None = None,
         debug: Words | None = "",
         profile: bool | int | str | None = "",
-        log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "passive",
-        log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "warning",
-        log_on_each_node: Switch = True,
-        disable_tqdm: Switch | None = None,
-        skip_memory_metrics: Switch = True,
+        log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "passive",
+        log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "warning",
+        log_on_each_node: bool = True,
+        disable_tqdm: bool | None = None,
+        skip_memory_metrics: bool = True,
         past_index: Integer = -1,
         per_device_train_batch_size: Integer = 8,
         per_device_eval_batch_size: Integer = 8,
         gradient_accumulation_steps: Integer = 1,
-        average_tokens_across_devices: Switch = True,
-        dataloader_drop_last: Switch = False,
+        average_tokens_across_devices: bool = True,
+        dataloader_drop_last: bool = False,
         dataloader_num_workers: Integer = 0,
-        dataloader_pin_memory: Switch = True,
-        dataloader_persistent_workers: Switch = False,
+        dataloader_pin_memory: bool = True,
+        dataloader_persistent_workers: bool = False,
         dataloader_prefetch_factor: Integer | None = None,
-        dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | str | None = None,
-        dataloader_in_order: Switch = True,
-        remove_unused_columns: Switch | None = True,
+        dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None,
+        dataloader_in_order: bool = True,
+        remove_unused_columns: bool | None = True,
         label_names: Words | None = None,
-        train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
-        data_order: Literal["oneloop", "transformers"] | str = "oneloop",
+        train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] = "random",
+        data_order: Literal["oneloop", "transformers"] = "oneloop",
         length_column_name: Text | None = "length",
-        packing: Switch | Text = False,
+        packing: bool | Text = False,
         max_length: Integer | None = None,
-        eval_packing: Switch | None = None,
-        seed_each_sample: Switch = False,
-        stream_sharding: Literal["samples", "shards"] | str = "samples",
+        eval_packing: bool | None = None,
+        seed_each_sample: bool = False,
+        stream_sharding: Literal["samples", "shards"] = "samples",
         mixture_weights: Any = None,
         mixture_temperature: Number = 1.0,
         mixture_stop: Any = "first_exhausted",
-        mixture_metrics: Literal["loss", "tokens", "no"] | str = "loss",
-        ignore_data_skip: Switch = False,
-        auto_find_batch_size: Switch = False,
+        mixture_metrics: Literal["loss", "tokens", "no"] = "loss",
+        ignore_data_skip: bool = False,
+        auto_find_batch_size: bool = False,
         learning_rate: Number = 5e-05,
         weight_decay: Number = 0.0,
         adam_beta1: Number = 0.9,
         adam_beta2: Number = 0.999,
         adam_epsilon: Number = 1e-08,
         max_grad_norm: Number = 1.0,
-        optim: OptimizerNames | str = "adamw_torch",
+        optim: OptimizerNames | OptimizerNamesValue = "adamw_torch",
         optim_args: Mapping[str, Any] | Text | None = None,
         optim_target_modules: Words | None = None,
-        lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str = "linear",
+        lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] = "linear",
         lr_scheduler_kwargs: JsonDict | None = None,
         warmup_steps: Number = 0,
         warmup_ratio: Number | None = 0.0,
         cooldown_steps: Integer | None = None,
-        cooldown_type: Literal["linear", "cosine", "1-sqrt"] | str = "1-sqrt",
+        cooldown_type: Literal["linear", "cosine", "1-sqrt"] = "1-sqrt",
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
         ema_decay: Number | None = None,
         swa_start: Number | None = None,
         averaging_steps: Integer = 1,
-        eval_with_average: Switch = False,
-        save_average: Switch = False,
+        eval_with_average: bool = False,
+        save_average: bool = False,
         label_smoothing_factor: Number = 0.0,
         neftune_noise_alpha: Number | None = None,
-        fp16: Switch = False,
-        bf16: Switch = False,
-        fp16_opt_level: Literal["O0", "O1", "O2", "O3"] | str = "O1",
-        half_precision_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str = "auto",
+        fp16: bool = False,
+        bf16: bool = False,
+        fp16_opt_level: Literal["O0", "O1", "O2", "O3"] = "O1",
+        half_precision_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] = "auto",
         scale_loss: Number = 32768.0,
-        bf16_full_eval: Switch = False,
-        fp16_full_eval: Switch = False,
-        tf32: Switch | None = None,
-        gradient_checkpointing: Switch = False,
+        bf16_full_eval: bool = False,
+        fp16_full_eval: bool = False,
+        tf32: bool | None = None,
+        gradient_checkpointing: bool = False,
         gradient_checkpointing_kwargs: JsonDict | None = None,
-        torch_compile: Switch = False,
+        torch_compile: bool = False,
         torch_compile_backend: Text | None = None,
         torch_compile_mode: Text | None = None,
-        jit_mode_eval: Switch = False,
-        use_ipex: Switch = False,
-        use_liger_kernel: Switch = False,
+        jit_mode_eval: bool = False,
+        use_ipex: bool = False,
+        use_liger_kernel: bool = False,
         liger_kernel_config: JsonDict | None = None,
-        use_cache: Switch = False,
+        use_cache: bool = False,
         torch_empty_cache_steps: Integer | None = None,
-        eval_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "no",
+        eval_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] = "no",
         eval_steps: Number | None = None,
         eval_delay: Number | None = 0,
-        eval_on_start: Switch = False,
+        eval_on_start: bool = False,
         eval_accumulation_steps: Integer | None = None,
-        eval_do_concat_batches: Switch = True,
-        eval_use_gather_object: Switch = False,
+        eval_do_concat_batches: bool = True,
+        eval_use_gather_object: bool = False,
         minimum_eval_times: Integer | None = None,
-        prediction_loss_only: Switch = False,
+        prediction_loss_only: bool = False,
         include_for_metrics: Words | None = ...,
-        batch_eval_metrics: Switch = False,
-        load_best_model_at_end: Switch | None = False,
+        batch_eval_metrics: bool = False,
+        load_best_model_at_end: bool | None = False,
         metric_for_best_model: Text | None = None,
-        greater_is_better: Switch | None = None,
+        greater_is_better: bool | None = None,
         logging_dir: Text | None = None,
-        logging_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "steps",
+        logging_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] = "steps",
         logging_steps: Number = 500,
-        logging_first_step: Switch = False,
-        logging_nan_inf_filter: Switch = False,
-        nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
+        logging_first_step: bool = False,
+        logging_nan_inf_filter: bool = False,
+        nonfinite: Literal["stop", "skip", "ignore"] = "stop",
         nonfinite_limit: Integer = 100,
-        loss_spike: Literal["off", "warn", "rollback"] | str = "off",
+        loss_spike: Literal["off", "warn", "rollback"] = "off",
         loss_spike_threshold: Number = 10.0,
         loss_spike_window: Integer = 100,
         loss_spike_skip_steps: Integer = 1,
         loss_spike_limit: Integer = 3,
         report_to: Words | None = None,
-        include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
-        include_tokens_per_second: Switch = False,
-        log_throughput: Switch = False,
+        include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool = "no",
+        include_tokens_per_second: bool = False,
+        log_throughput: bool = False,
         device_peak_flops: Number | None = None,
         project: Text = "huggingface",
         trackio_space_id: Text | None = None,
         trackio_bucket_id: Text | None = None,
         trackio_static_space_id: Literal[False] | Text | None = None,
-        save_strategy: SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] | str = "steps",
+        save_strategy: SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] = "steps",
         save_steps: Number = 500,
         save_total_limit: Integer | None = None,
         save_interval_minutes: Number | None = None,
-        save_async: Switch = True,
-        save_on_each_node: Switch = False,
-        save_only_model: Switch = False,
-        save_safetensors: Switch = True,
-        restore_callback_states_from_checkpoint: Switch = False,
+        save_async: bool = True,
+        save_on_each_node: bool = False,
+        save_only_model: bool = False,
+        save_safetensors: bool = True,
+        restore_callback_states_from_checkpoint: bool = False,
         preemption_signals: Words | None = ...,
-        enable_jit_checkpoint: Switch = False,
-        push_to_hub: Switch = False,
+        enable_jit_checkpoint: bool = False,
+        push_to_hub: bool = False,
         hub_model_id: Text | None = None,
-        hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str = "every_save",
+        hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "every_save",
         hub_token: Text | None = None,
-        hub_private_repo: Switch | None = None,
-        hub_always_push: Switch = False,
+        hub_private_repo: bool | None = None,
+        hub_always_push: bool = False,
         hub_revision: Text | None = None,
         local_rank: Integer = -1,
         sharding: Words | None = "",
@@ -1659,49 +1662,49 @@ class GenerationFields(ArgumentFields):
         deepspeed: dict[str, Any] | Text | None = None,
         accelerator_config: Config | None = None,
         parallelism_config: Any = None,
-        ddp_find_unused_parameters: Switch | None = None,
+        ddp_find_unused_parameters: bool | None = None,
         ddp_bucket_cap_mb: Integer | None = None,
-        ddp_broadcast_buffers: Switch | None = None,
-        ddp_static_graph: Switch | None = None,
+        ddp_broadcast_buffers: bool | None = None,
+        ddp_static_graph: bool | None = None,
         ddp_timeout: Integer | None = 1800,
         ddp_backend: Text | None = None,
         tpu_num_cores: Integer | None = None,
         mp_parameters: Text = "",
-        use_legacy_prediction_loop: Switch = False,
-        ray_scope: Literal["last", "all", "avg", "last-5-avg", "last-10-avg"] | str | None = "last",
-        sortish_sampler: Switch = False,
-        predict_with_generate: Switch = False,
+        use_legacy_prediction_loop: bool = False,
+        ray_scope: Literal["last", "all", "avg", "last-5-avg", "last-10-avg"] | None = "last",
+        sortish_sampler: bool = False,
+        predict_with_generate: bool = False,
         generation_max_length: Integer | None = None,
         generation_num_beams: Integer | None = None,
         generation_config: Any = None,
         per_gpu_train_batch_size: Integer | None = None,
         per_gpu_eval_batch_size: Integer | None = None,
-        dataset_drop_last: Switch | None = None,
+        dataset_drop_last: bool | None = None,
         dataset_num_workers: Integer | None = None,
         dataset_prefetch_factor: Integer | None = None,
-        fp16_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str | None = None,
-        f16_full_eval: Switch | None = None,
-        recompute: Switch | None = None,
+        fp16_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | None = None,
+        f16_full_eval: bool | None = None,
+        recompute: bool | None = None,
         recompute_kwargs: JsonDict | None = None,
-        to_static: Switch | None = None,
+        to_static: bool | None = None,
         torchdynamo: Text | None = None,
-        evaluation_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str | None = None,
+        evaluation_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | None = None,
         push_to_hub_model_id: Text | None = None,
         push_to_hub_token: Text | None = None,
         sharding_parallel_degree: Integer | None = None,
         sharding_parallel_size: Integer | None = None,
         xpu_backend: Text | None = None,
         device: object | None = None,
-        use_cpu: Switch | None = None,
-        no_cuda: Switch | None = None,
-        use_mps_device: Switch | None = None,
-        adafactor: Switch | None = None,
-        group_by_length: Switch | None = None,
-        dataloader_shuffle: Switch | None = None,
-        deterministic_mode: Switch | None = None,
+        use_cpu: bool | None = None,
+        no_cuda: bool | None = None,
+        use_mps_device: bool | None = None,
+        adafactor: bool | None = None,
+        group_by_length: bool | None = None,
+        dataloader_shuffle: bool | None = None,
+        deterministic_mode: bool | None = None,
         recompute_granularity: Text | None = None,
-        include_inputs_for_metrics: Switch | None = None,
-        tpu_metrics_debug: Switch | None = None,
+        include_inputs_for_metrics: bool | None = None,
+        tpu_metrics_debug: bool | None = None,
         fsdp: bool | Words | None = None,
         sharded_ddp: bool | Words | None = None,
         fsdp_min_num_params: Integer | None = None,
@@ -1999,7 +2002,7 @@ class GenerationFields(ArgumentFields):
             loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
             loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
-            loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
+            loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are skipped: the spike and those before it.
             loss_spike_limit: With loss_spike='rollback': returns since the last checkpoint on schedule before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
@@ -2068,16 +2071,16 @@ class GenerationFields(ArgumentFields):
             sharding_parallel_size: The same as sharding_degree.
             xpu_backend: The same as ddp_backend.
             device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
-            use_cpu: True: device="cpu".
-            no_cuda: True: device="cpu".
-            use_mps_device: True: device="mps".
-            adafactor: True: optim="adafactor".
-            group_by_length: True: train_sampling_strategy="group_by_length".
+            use_cpu: True sets device="cpu".
+            no_cuda: True sets device="cpu".
+            use_mps_device: True sets device="mps".
+            adafactor: True sets optim="adafactor".
+            group_by_length: True sets train_sampling_strategy="group_by_length".
             dataloader_shuffle: False: train_sampling_strategy="sequential".
-            deterministic_mode: True: full_determinism=True.
+            deterministic_mode: True sets full_determinism=True.
             recompute_granularity: "full": gradient_checkpointing=True.
-            include_inputs_for_metrics: True: inputs in include_for_metrics.
-            tpu_metrics_debug: True: tpu_metrics_debug in debug.
+            include_inputs_for_metrics: True adds it to include_for_metrics.
+            tpu_metrics_debug: True adds it to debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
             sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap.
             fsdp_min_num_params: fsdp_config's min_num_params.
@@ -2250,7 +2253,7 @@ class GenerationFields(ArgumentFields):
             muon_exclude_patterns: None or ['embed', 'bias', 'lm_head', 'mlp.gate']: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
             min_lr: 0.0: use lr_scheduler_type='cosine_with_min_lr' with lr_scheduler_kwargs={'min_lr': ...}.
             freeze_training: False: a run without updates is an evaluation; call evaluate().
-            skip_data_intervals: None: no samples are left out; pass a dataset without them.
+            skip_data_intervals: None: no samples are skipped; pass a dataset without them.
             prefetch_factor: 2: use dataloader_prefetch_factor.
             wandb_http_proxy: None: set HTTPS_PROXY in the environment instead.
             count_trained_tokens: False: use include_num_input_tokens_seen.
@@ -2304,147 +2307,147 @@ class CompressionFields(ArgumentFields):
         output_dir: Text | None = None,
         *,
         output_url: Text | None = None,
-        overwrite_output_dir: Switch = False,
-        do_train: Switch = False,
-        do_eval: Switch = False,
-        do_predict: Switch = False,
-        do_export: Switch = False,
+        overwrite_output_dir: bool = False,
+        do_train: bool = False,
+        do_eval: bool = False,
+        do_predict: bool = False,
+        do_export: bool = False,
         resume_from_checkpoint: bool | Text | None = None,
         seed: Integer = 42,
         data_seed: Integer | None = None,
-        full_determinism: Switch = False,
+        full_determinism: bool = False,
         run_name: Text | None = None,
         device_spec: object | None = None,
         debug: Words | None = "",
         profile: bool | int | str | None = "",
-        log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "passive",
-        log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "warning",
-        log_on_each_node: Switch = True,
-        disable_tqdm: Switch | None = None,
-        skip_memory_metrics: Switch = True,
+        log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "passive",
+        log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "warning",
+        log_on_each_node: bool = True,
+        disable_tqdm: bool | None = None,
+        skip_memory_metrics: bool = True,
         past_index: Integer = -1,
         per_device_train_batch_size: Integer = 8,
         per_device_eval_batch_size: Integer = 8,
         gradient_accumulation_steps: Integer = 1,
-        average_tokens_across_devices: Switch = True,
-        dataloader_drop_last: Switch = False,
+        average_tokens_across_devices: bool = True,
+        dataloader_drop_last: bool = False,
         dataloader_num_workers: Integer = 0,
-        dataloader_pin_memory: Switch = True,
-        dataloader_persistent_workers: Switch = False,
+        dataloader_pin_memory: bool = True,
+        dataloader_persistent_workers: bool = False,
         dataloader_prefetch_factor: Integer | None = None,
-        dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | str | None = None,
-        dataloader_in_order: Switch = True,
-        remove_unused_columns: Switch | None = True,
+        dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None,
+        dataloader_in_order: bool = True,
+        remove_unused_columns: bool | None = True,
         label_names: Words | None = None,
-        train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
-        data_order: Literal["oneloop", "transformers"] | str = "oneloop",
+        train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] = "random",
+        data_order: Literal["oneloop", "transformers"] = "oneloop",
         length_column_name: Text | None = "length",
-        packing: Switch | Text = False,
+        packing: bool | Text = False,
         max_length: Integer | None = None,
-        eval_packing: Switch | None = None,
-        seed_each_sample: Switch = False,
-        stream_sharding: Literal["samples", "shards"] | str = "samples",
+        eval_packing: bool | None = None,
+        seed_each_sample: bool = False,
+        stream_sharding: Literal["samples", "shards"] = "samples",
         mixture_weights: Any = None,
         mixture_temperature: Number = 1.0,
         mixture_stop: Any = "first_exhausted",
-        mixture_metrics: Literal["loss", "tokens", "no"] | str = "loss",
-        ignore_data_skip: Switch = False,
-        auto_find_batch_size: Switch = False,
+        mixture_metrics: Literal["loss", "tokens", "no"] = "loss",
+        ignore_data_skip: bool = False,
+        auto_find_batch_size: bool = False,
         learning_rate: Number = 5e-05,
         weight_decay: Number = 0.0,
         adam_beta1: Number = 0.9,
         adam_beta2: Number = 0.999,
         adam_epsilon: Number = 1e-08,
         max_grad_norm: Number = 1.0,
-        optim: OptimizerNames | str = "adamw_torch",
+        optim: OptimizerNames | OptimizerNamesValue = "adamw_torch",
         optim_args: Mapping[str, Any] | Text | None = None,
         optim_target_modules: Words | None = None,
-        lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str = "linear",
+        lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] = "linear",
         lr_scheduler_kwargs: JsonDict | None = None,
         warmup_steps: Number = 0,
         warmup_ratio: Number | None = 0.1,
         cooldown_steps: Integer | None = None,
-        cooldown_type: Literal["linear", "cosine", "1-sqrt"] | str = "1-sqrt",
+        cooldown_type: Literal["linear", "cosine", "1-sqrt"] = "1-sqrt",
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
         ema_decay: Number | None = None,
         swa_start: Number | None = None,
         averaging_steps: Integer = 1,
-        eval_with_average: Switch = False,
-        save_average: Switch = False,
+        eval_with_average: bool = False,
+        save_average: bool = False,
         label_smoothing_factor: Number = 0.0,
         neftune_noise_alpha: Number | None = None,
-        fp16: Switch = False,
-        bf16: Switch = False,
-        fp16_opt_level: Literal["O0", "O1", "O2", "O3"] | str = "O1",
-        half_precision_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str = "auto",
+        fp16: bool = False,
+        bf16: bool = False,
+        fp16_opt_level: Literal["O0", "O1", "O2", "O3"] = "O1",
+        half_precision_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] = "auto",
         scale_loss: Number = 32768.0,
-        bf16_full_eval: Switch = False,
-        fp16_full_eval: Switch = False,
-        tf32: Switch | None = None,
-        gradient_checkpointing: Switch = False,
+        bf16_full_eval: bool = False,
+        fp16_full_eval: bool = False,
+        tf32: bool | None = None,
+        gradient_checkpointing: bool = False,
         gradient_checkpointing_kwargs: JsonDict | None = None,
-        torch_compile: Switch = False,
+        torch_compile: bool = False,
         torch_compile_backend: Text | None = None,
         torch_compile_mode: Text | None = None,
-        jit_mode_eval: Switch = False,
-        use_ipex: Switch = False,
-        use_liger_kernel: Switch = False,
+        jit_mode_eval: bool = False,
+        use_ipex: bool = False,
+        use_liger_kernel: bool = False,
         liger_kernel_config: JsonDict | None = None,
-        use_cache: Switch = False,
+        use_cache: bool = False,
         torch_empty_cache_steps: Integer | None = None,
-        eval_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "no",
+        eval_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] = "no",
         eval_steps: Number | None = None,
         eval_delay: Number | None = 0,
-        eval_on_start: Switch = False,
+        eval_on_start: bool = False,
         eval_accumulation_steps: Integer | None = None,
-        eval_do_concat_batches: Switch = True,
-        eval_use_gather_object: Switch = False,
+        eval_do_concat_batches: bool = True,
+        eval_use_gather_object: bool = False,
         minimum_eval_times: Integer | None = None,
-        prediction_loss_only: Switch = False,
+        prediction_loss_only: bool = False,
         include_for_metrics: Words | None = ...,
-        batch_eval_metrics: Switch = False,
-        load_best_model_at_end: Switch | None = False,
+        batch_eval_metrics: bool = False,
+        load_best_model_at_end: bool | None = False,
         metric_for_best_model: Text | None = None,
-        greater_is_better: Switch | None = None,
+        greater_is_better: bool | None = None,
         logging_dir: Text | None = None,
-        logging_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "steps",
+        logging_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] = "steps",
         logging_steps: Number = 100,
-        logging_first_step: Switch = False,
-        logging_nan_inf_filter: Switch = False,
-        nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
+        logging_first_step: bool = False,
+        logging_nan_inf_filter: bool = False,
+        nonfinite: Literal["stop", "skip", "ignore"] = "stop",
         nonfinite_limit: Integer = 100,
-        loss_spike: Literal["off", "warn", "rollback"] | str = "off",
+        loss_spike: Literal["off", "warn", "rollback"] = "off",
         loss_spike_threshold: Number = 10.0,
         loss_spike_window: Integer = 100,
         loss_spike_skip_steps: Integer = 1,
         loss_spike_limit: Integer = 3,
         report_to: Words | None = None,
-        include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
-        include_tokens_per_second: Switch = False,
-        log_throughput: Switch = False,
+        include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool = "no",
+        include_tokens_per_second: bool = False,
+        log_throughput: bool = False,
         device_peak_flops: Number | None = None,
         project: Text = "huggingface",
         trackio_space_id: Text | None = None,
         trackio_bucket_id: Text | None = None,
         trackio_static_space_id: Literal[False] | Text | None = None,
-        save_strategy: SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] | str = "steps",
+        save_strategy: SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] = "steps",
         save_steps: Number = 100,
         save_total_limit: Integer | None = None,
         save_interval_minutes: Number | None = None,
-        save_async: Switch = True,
-        save_on_each_node: Switch = False,
-        save_only_model: Switch = False,
-        save_safetensors: Switch = True,
-        restore_callback_states_from_checkpoint: Switch = False,
+        save_async: bool = True,
+        save_on_each_node: bool = False,
+        save_only_model: bool = False,
+        save_safetensors: bool = True,
+        restore_callback_states_from_checkpoint: bool = False,
         preemption_signals: Words | None = ...,
-        enable_jit_checkpoint: Switch = False,
-        push_to_hub: Switch = False,
+        enable_jit_checkpoint: bool = False,
+        push_to_hub: bool = False,
         hub_model_id: Text | None = None,
-        hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str = "every_save",
+        hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "every_save",
         hub_token: Text | None = None,
-        hub_private_repo: Switch | None = None,
-        hub_always_push: Switch = False,
+        hub_private_repo: bool | None = None,
+        hub_always_push: bool = False,
         hub_revision: Text | None = None,
         local_rank: Integer = -1,
         sharding: Words | None = "",
@@ -2453,16 +2456,16 @@ class CompressionFields(ArgumentFields):
         deepspeed: dict[str, Any] | Text | None = None,
         accelerator_config: Config | None = None,
         parallelism_config: Any = None,
-        ddp_find_unused_parameters: Switch | None = None,
+        ddp_find_unused_parameters: bool | None = None,
         ddp_bucket_cap_mb: Integer | None = None,
-        ddp_broadcast_buffers: Switch | None = None,
-        ddp_static_graph: Switch | None = None,
+        ddp_broadcast_buffers: bool | None = None,
+        ddp_static_graph: bool | None = None,
         ddp_timeout: Integer | None = 1800,
         ddp_backend: Text | None = None,
         tpu_num_cores: Integer | None = None,
         mp_parameters: Text = "",
-        use_legacy_prediction_loop: Switch = False,
-        ray_scope: Literal["last", "all", "avg", "last-5-avg", "last-10-avg"] | str | None = "last",
+        use_legacy_prediction_loop: bool = False,
+        ray_scope: Literal["last", "all", "avg", "last-5-avg", "last-10-avg"] | None = "last",
         do_compress: bool = False,
         strategy: str | None = "dynabert+ptq",
         input_dtype: str | None = "int64",
@@ -2481,32 +2484,32 @@ class CompressionFields(ArgumentFields):
         moving_rate: float | None = 0.9,
         per_gpu_train_batch_size: Integer | None = None,
         per_gpu_eval_batch_size: Integer | None = None,
-        dataset_drop_last: Switch | None = None,
+        dataset_drop_last: bool | None = None,
         dataset_num_workers: Integer | None = None,
         dataset_prefetch_factor: Integer | None = None,
-        fp16_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str | None = None,
-        f16_full_eval: Switch | None = None,
-        recompute: Switch | None = None,
+        fp16_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | None = None,
+        f16_full_eval: bool | None = None,
+        recompute: bool | None = None,
         recompute_kwargs: JsonDict | None = None,
-        to_static: Switch | None = None,
+        to_static: bool | None = None,
         torchdynamo: Text | None = None,
-        evaluation_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str | None = None,
+        evaluation_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | None = None,
         push_to_hub_model_id: Text | None = None,
         push_to_hub_token: Text | None = None,
         sharding_parallel_degree: Integer | None = None,
         sharding_parallel_size: Integer | None = None,
         xpu_backend: Text | None = None,
         device: object | None = None,
-        use_cpu: Switch | None = None,
-        no_cuda: Switch | None = None,
-        use_mps_device: Switch | None = None,
-        adafactor: Switch | None = None,
-        group_by_length: Switch | None = None,
-        dataloader_shuffle: Switch | None = None,
-        deterministic_mode: Switch | None = None,
+        use_cpu: bool | None = None,
+        no_cuda: bool | None = None,
+        use_mps_device: bool | None = None,
+        adafactor: bool | None = None,
+        group_by_length: bool | None = None,
+        dataloader_shuffle: bool | None = None,
+        deterministic_mode: bool | None = None,
         recompute_granularity: Text | None = None,
-        include_inputs_for_metrics: Switch | None = None,
-        tpu_metrics_debug: Switch | None = None,
+        include_inputs_for_metrics: bool | None = None,
+        tpu_metrics_debug: bool | None = None,
         fsdp: bool | Words | None = None,
         sharded_ddp: bool | Words | None = None,
         fsdp_min_num_params: Integer | None = None,
@@ -2804,7 +2807,7 @@ class CompressionFields(ArgumentFields):
             loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
             loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
-            loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
+            loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are skipped: the spike and those before it.
             loss_spike_limit: With loss_spike='rollback': returns since the last checkpoint on schedule before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
@@ -2884,16 +2887,16 @@ class CompressionFields(ArgumentFields):
             sharding_parallel_size: The same as sharding_degree.
             xpu_backend: The same as ddp_backend.
             device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
-            use_cpu: True: device="cpu".
-            no_cuda: True: device="cpu".
-            use_mps_device: True: device="mps".
-            adafactor: True: optim="adafactor".
-            group_by_length: True: train_sampling_strategy="group_by_length".
+            use_cpu: True sets device="cpu".
+            no_cuda: True sets device="cpu".
+            use_mps_device: True sets device="mps".
+            adafactor: True sets optim="adafactor".
+            group_by_length: True sets train_sampling_strategy="group_by_length".
             dataloader_shuffle: False: train_sampling_strategy="sequential".
-            deterministic_mode: True: full_determinism=True.
+            deterministic_mode: True sets full_determinism=True.
             recompute_granularity: "full": gradient_checkpointing=True.
-            include_inputs_for_metrics: True: inputs in include_for_metrics.
-            tpu_metrics_debug: True: tpu_metrics_debug in debug.
+            include_inputs_for_metrics: True adds it to include_for_metrics.
+            tpu_metrics_debug: True adds it to debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
             sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap.
             fsdp_min_num_params: fsdp_config's min_num_params.
@@ -3066,7 +3069,7 @@ class CompressionFields(ArgumentFields):
             muon_exclude_patterns: None or ['embed', 'bias', 'lm_head', 'mlp.gate']: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
             min_lr: 0.0: use lr_scheduler_type='cosine_with_min_lr' with lr_scheduler_kwargs={'min_lr': ...}.
             freeze_training: False: a run without updates is an evaluation; call evaluate().
-            skip_data_intervals: None: no samples are left out; pass a dataset without them.
+            skip_data_intervals: None: no samples are skipped; pass a dataset without them.
             prefetch_factor: 2: use dataloader_prefetch_factor.
             wandb_http_proxy: None: set HTTPS_PROXY in the environment instead.
             count_trained_tokens: False: use include_num_input_tokens_seen.

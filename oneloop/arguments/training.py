@@ -29,7 +29,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
 
     __aliases__: ClassVar[dict[str, Alias]] = {}
     __elsewhere__: ClassVar[dict[str, str]] = {}
-    __settled__: ClassVar[dict[str, fixed.Settled]] = {}
+    __fixed_arguments__: ClassVar[dict[str, fixed.FixedArgument]] = {}
     __spelled_fields__: ClassVar[dict[str, Field]] = {}
 
     # Fields that take a dict also as JSON on a command line; a subclass adds its own.
@@ -38,7 +38,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
     ]
 
     def __post_init__(self) -> None:
-        self._take_secrets()
+        self._register_secrets()
         for name in self._VALID_DICT_FIELDS:
             value = getattr(self, name, None)
             if isinstance(value, str) and value.lstrip().startswith("{"):
@@ -47,7 +47,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
         self.validate()
         of_arguments().created(self)
 
-    def _take_secrets(self) -> None:
+    def _register_secrets(self) -> None:
         """Hide the secrets among the values from now on. What stands for one in a file is not taken for a value."""
         for item in stored_fields(self):
             value = getattr(self, item.name)
@@ -127,8 +127,8 @@ def _plain(value: Any) -> Any:
 def complete(cls: type[TrainingArguments]) -> None:
     """Add the aliases to the class, as a table and as attributes."""
     cls.__aliases__ = collect(cls)
-    cls.__settled__ = fixed.SETTLED
-    for name in fixed.SETTLED:
+    cls.__fixed_arguments__ = fixed.FIXED_ARGUMENTS
+    for name in fixed.FIXED_ARGUMENTS:
         if not hasattr(cls, name) and name not in paddleformers.NO_ATTRIBUTES:
             setattr(cls, name, fixed.attribute(name))
     for alias in cls.__aliases__.values():

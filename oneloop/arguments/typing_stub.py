@@ -21,15 +21,15 @@ from . import CompressionArguments, Seq2SeqTrainingArguments, TrainingArguments,
 from .aliases import Alias
 from .compression import Compression
 from .fields import declared, stored_fields
-from .fixed import SETTLED
-from .generated_page import keep
+from .fixed import FIXED_ARGUMENTS
+from .generated_page import write_or_check
 from .paddleformers import NO_ATTRIBUTES
 from .seq2seq import Generation
 
 STUB = Path(__file__).with_name("signatures.pyi")
 POSITIONAL = "output_dir"
-MOST_LITERALS = 20  # a longer list of choices is no help in a signature
-PLAIN = ("Switch", "Integer", "Number", "Text", "str")  # where a derived dataclass can declare the stored type again
+MOST_LITERALS = 20  # a longer list of choices has a name of its own
+PLAIN = ("bool", "Integer", "Number", "Text", "str")  # where a derived dataclass can declare the stored type again
 
 OPENING = '''\
 # Written by `python -m oneloop.arguments.typing_stub`; change the declarations in oneloop/arguments/, not this file.
@@ -39,12 +39,13 @@ OPENING = '''\
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from ..enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
+from ..enums import HubStrategy, IntervalStrategy, SaveStrategy, SchedulerType
+from ..optim.catalog import OptimizerNames
 from .accelerator import AcceleratorConfig
 from .fields import Group
-from .given import Argument, Config, Integer, JsonDict, Number, Switch, Text, Words
+from .given import Argument, Config, Integer, JsonDict, Number, Text, Words
 
 _DEFAULT: Any
 '''
@@ -71,10 +72,14 @@ class Entry:
         if self.is_filled:
             return False
         accepted = [part for part in self.given.split(" | ") if part != "None" and not part.startswith("Literal[")]
-        return self.given == self.stored or (len(accepted) == 1 and accepted[0] in PLAIN)
+        is_choice = not accepted and self.stored in ("str", "str | None")
+        return self.given == self.stored or is_choice or (len(accepted) == 1 and accepted[0] in PLAIN)
 
     def field(self) -> str:
-        kind = self.stored if self.is_plain else f"Argument[{self.stored}, {self.given}]"
+        # A derived dataclass may declare `eval_strategy: str = "epoch"`: text that is converted to what is stored.
+        is_text = not self.is_plain and "str" not in self.stored.split(" | ") and self.stored not in ("Any", "bool")
+        stored = f"{self.stored} | Any" if is_text else self.stored
+        kind = self.stored if self.is_plain else f"Argument[{stored}, {self.given}]"
         default = "field(default=_DEFAULT, kw_only=False)" if self.name == POSITIONAL else "..."
         return f'    {self.name}: {kind} = {default}\n    """{_quoted(self.help)}"""\n'
 
@@ -129,17 +134,23 @@ def _literal(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
+def _alias(enum: type) -> str:
+    """The name of the type of an enum's values, where they are many."""
+    return f"{enum.__name__}Value"
+
+
 def _given(hint: Any, rules: Any) -> str:
-    """The types that an argument can be given as."""
+    """The types that an argument can be given as. There is no `str` beside the choices, which would admit any text."""
     choices, enum = rules["choices"], rules["enum"]
-    few = [_literals(choices)] if choices and len(choices) <= MOST_LITERALS else []
     if enum is not None:
         off = ["Literal[False]"] if "no" in choices else []  # YAML parses a bare `no` as False
-        accepted = " | ".join([enum.__name__, *few, *off, "str"])
-    elif rules["convert"] is not None:
-        accepted = " | ".join([*few, _accepted(rules["convert"])])
+        values_of = _literals(choices) if len(choices) <= MOST_LITERALS else _alias(enum)
+        accepted = " | ".join([enum.__name__, values_of, *off])
     elif choices and typing.get_origin(hint) is not list:
-        accepted = " | ".join([*few, "str"])
+        converted = _accepted(rules["convert"]).split(" | ") if rules["convert"] is not None else []
+        accepted = " | ".join([_literals(choices), *(part for part in converted if part not in ("str", "Text"))])
+    elif rules["convert"] is not None:
+        accepted = _accepted(rules["convert"])
     else:
         accepted = _accepted(_converter(hint))
     return _or_none(accepted, type(None) in _members(hint) or rules["none"])
@@ -191,8 +202,10 @@ def _spelling(alias: Alias, target: Entry) -> Entry:
 
 def _fixed() -> list[Entry]:
     return [
-        Entry(name, _source(each.hint), _source(each.hint), _literal(each.values[0]), f"{each.shown}: {each.why}.")
-        for name, each in SETTLED.items()
+        Entry(
+            name, _source(each.hint), _source(each.hint), _literal(each.values[0]), f"{each.accepted_text}: {each.why}."
+        )
+        for name, each in FIXED_ARGUMENTS.items()
     ]
 
 
@@ -221,9 +234,20 @@ def _entries(cls: type[TrainingArguments]) -> list[Entry]:
     return [*arguments, *spellings, *_fixed()]
 
 
+def _aliases() -> str:
+    """The long lists of choices."""
+    enums = {rules["enum"]: rules["choices"] for _, rules in declared(TrainingArguments).values() if rules["enum"]}
+    lines = [
+        f"{_alias(enum)}: TypeAlias = {_literals(choices)}\n"
+        for enum, choices in enums.items()
+        if len(choices) > MOST_LITERALS
+    ]
+    return "\n" + "".join(lines) if lines else ""
+
+
 def render() -> str:
     """The stub as text."""
-    parts = [OPENING]
+    parts = [OPENING, _aliases()]
     entries = _entries(TrainingArguments)
     parts.append(_class("ArgumentFields", "Group", entries, entries, METHODS))
     for name, cls, group in (
@@ -237,7 +261,7 @@ def render() -> str:
 
 
 def main(words: list[str]) -> int:
-    return keep(STUB, render(), "oneloop.arguments.typing_stub", words)
+    return write_or_check(STUB, render(), "oneloop.arguments.typing_stub", words)
 
 
 if __name__ == "__main__":

@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 from .. import secrets
 from ..errors import ArgumentError
 from ..parser.strict_json import read_json
+from ..parser.values import FALSE_WORDS, TRUE_WORDS
 
 if TYPE_CHECKING:
-    from .given import Config, Integer, JsonDict, Number, Switch, Text, Words
+    from .given import Config, Integer, JsonDict, Number, Text, Words
 
-TRUE = ("true", "yes", "on", "1", "y", "t")
 LARGEST = 2**63 - 1  # what frameworks and files store as an integer
-FALSE = ("false", "no", "off", "0", "n", "f")
 
 
-def show(name: str, value: Any) -> str:
+def format_value(name: str, value: Any) -> str:
     """The value for an error message: secrets are masked, long values are shortened."""
     plain = value.value if isinstance(value, Enum) else value
     if secrets.is_secret(name):
@@ -41,18 +40,19 @@ def show(name: str, value: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def wrong(name: str, value: Any, expected: str) -> ArgumentError:
-    return ArgumentError(f"Invalid {name}={show(name, value)}: expected {expected}.")
+def invalid(name: str, value: Any, expected: str) -> ArgumentError:
+    return ArgumentError(f"Invalid {name}={format_value(name, value)}: expected {expected}.")
 
 
-def to_bool(name: str, value: "Switch") -> bool:
+def to_bool(name: str, value: bool) -> bool:
+    """A switch; also from the words of a command line and of YAML, from 0 and 1, and from NumPy's booleans."""
     if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
         return bool(value)
-    if isinstance(value, str) and value.strip().lower() in TRUE + FALSE:
-        return value.strip().lower() in TRUE
+    if isinstance(value, str) and value.strip().lower() in TRUE_WORDS | FALSE_WORDS:
+        return value.strip().lower() in TRUE_WORDS
     if isinstance(value, Integral) and value in (0, 1):
         return value == 1
-    raise wrong(name, value, "True or False")
+    raise invalid(name, value, "True or False")
 
 
 def to_number(name: str, value: "Number", expected: str = "a number") -> int | float:
@@ -64,28 +64,28 @@ def to_number(name: str, value: "Number", expected: str = "a number") -> int | f
             try:
                 value = float(value)
             except ValueError:
-                raise wrong(name, value, expected) from None
+                raise invalid(name, value, expected) from None
     if isinstance(value, Integral) and not isinstance(value, bool):
         if abs(int(value)) > LARGEST:
-            raise wrong(name, value, f"{expected} of at most 2**63 - 1")
+            raise invalid(name, value, f"{expected} of at most 2**63 - 1")
         return int(value)
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise wrong(name, value, expected)
+        raise invalid(name, value, expected)
     try:
         number = float(value)
     except OverflowError:  # a fraction
-        raise wrong(name, value, expected) from None
+        raise invalid(name, value, expected) from None
     if math.isnan(number):
-        raise wrong(name, value, expected)
+        raise invalid(name, value, expected)
     return number
 
 
 def to_int(name: str, value: "Integer") -> int:
     number = to_number(name, value, "an integer")
     if math.isinf(number) or number != number // 1:
-        raise wrong(name, value, "an integer")
+        raise invalid(name, value, "an integer")
     if abs(number) > LARGEST:
-        raise wrong(name, value, "an integer of at most 2**63 - 1")
+        raise invalid(name, value, "an integer of at most 2**63 - 1")
     return int(number)
 
 
@@ -100,7 +100,7 @@ def to_text(name: str, value: "Text") -> str:
         return value
     if isinstance(value, os.PathLike):
         return str(os.fspath(value))
-    raise wrong(name, value, "a string")
+    raise invalid(name, value, "a string")
 
 
 def to_words(name: str, value: "Words") -> list[str]:
@@ -111,7 +111,7 @@ def to_words(name: str, value: "Words") -> list[str]:
         else:
             value = [word for word in re.split(r"[\s,]+", value) if word]
     if not isinstance(value, list | tuple | set | frozenset):
-        raise wrong(name, value, "a list of strings")
+        raise invalid(name, value, "a list of strings")
     return [to_text(name, word) for word in value]
 
 
@@ -120,7 +120,7 @@ def to_mapping(name: str, value: "JsonDict") -> dict[str, Any]:
     expected = "a dict, or a JSON string such as '{\"key\": 1}'"
     read = _json(name, value, expected) if isinstance(value, str) else value
     if not isinstance(read, Mapping):
-        raise wrong(name, value, expected)
+        raise invalid(name, value, expected)
     return dict(read)
 
 
@@ -145,7 +145,7 @@ def to_config(name: str, value: "Config") -> dict[str, Any]:
     if isinstance(read, os.PathLike) or (isinstance(read, str) and not read.lstrip().startswith("{")):
         path = os.path.expanduser(os.fspath(read))
         if not os.path.isfile(path):
-            raise wrong(name, read, "a dict, a JSON string, or the path of an existing JSON file")
+            raise invalid(name, read, "a dict, a JSON string, or the path of an existing JSON file")
         try:
             with open(path, encoding="utf-8") as file:
                 read = file.read()
@@ -159,7 +159,7 @@ def to_steps(name: str, value: "Number") -> int | float:
     expected = "an integer number of steps, or a ratio of all steps between 0 and 1"
     number = to_number(name, value, expected)
     if not 0 <= number <= LARGEST or (number >= 1 and number != int(number)):
-        raise wrong(name, value, expected)
+        raise invalid(name, value, expected)
     return number if 0 < number < 1 else int(number)
 
 
@@ -169,14 +169,14 @@ def to_weights(name: str, value: Any) -> Any:
     if isinstance(value, str) and value.strip()[:1] not in ("{", "["):
         pairs = [part.rpartition("=") for part in value.split(",")]
         if not all(key.strip() and equals for key, equals, _ in pairs):
-            raise wrong(name, value, expected)
+            raise invalid(name, value, expected)
         value = {key.strip(): to_number(name, number, expected) for key, _, number in pairs}
         if len(value) < len(pairs):
-            raise wrong(name, value, f"{expected}, each name once")
+            raise invalid(name, value, f"{expected}, each name once")
     elif isinstance(value, str):
         value = _json(name, value, expected)
     if value is not None and not isinstance(value, (Mapping, list, tuple)):
-        raise wrong(name, value, expected)
+        raise invalid(name, value, expected)
     return value
 
 
@@ -187,7 +187,7 @@ def to_stop(name: str, value: Any) -> str | int:
     expected = "'first_exhausted', 'all_exhausted' or a number of samples"
     number = to_number(name, value, expected)
     if not 1 <= number <= LARGEST or number != int(number):
-        raise wrong(name, value, expected)
+        raise invalid(name, value, expected)
     return int(number)
 
 
@@ -195,7 +195,9 @@ def _json(name: str, text: str, expected: str) -> Any:
     try:
         return read_json(text)
     except ValueError as error:
-        raise ArgumentError(f"Invalid {name}={show(name, text)}: not JSON ({error}); expected {expected}.") from None
+        raise ArgumentError(
+            f"Invalid {name}={format_value(name, text)}: not JSON ({error}); expected {expected}."
+        ) from None
 
 
 def to_member(name: str, value: Any, choices: type[Enum] | tuple[Any, ...]) -> Any:
@@ -205,7 +207,7 @@ def to_member(name: str, value: Any, choices: type[Enum] | tuple[Any, ...]) -> A
     if plain is False and "no" in allowed:
         plain = "no"
     if isinstance(plain, bool) or plain not in allowed:
-        raise wrong(name, value, _one_of(plain, allowed))
+        raise invalid(name, value, _one_of(plain, allowed))
     return choices(plain) if isinstance(choices, type) else plain
 
 
@@ -235,7 +237,7 @@ def convert(name: str, value: Any, hint: Any, rules: Mapping[str, Any]) -> Any:
             return None
         if rules["none"]:
             return rules["default"]() if callable(rules["default"]) else rules["default"]
-        raise wrong(name, value, "a value other than None")
+        raise invalid(name, value, "a value other than None")
     if rules["enum"] is not None:
         return to_member(name, value, rules["enum"])
     if rules["convert"] is not None:
@@ -273,4 +275,4 @@ def _check_range(name: str, value: Any, rules: Mapping[str, Any]) -> None:
         limits += [f"less than {below}"] if below is not None else []
         never = "".join(f", not {number}" for number in rules["never"])
         kind = "an integer" if isinstance(value, int) else "a finite number" if rules["finite"] else "a number"
-        raise wrong(name, value, " ".join([kind, " and ".join(limits)]).strip() + never)
+        raise invalid(name, value, " ".join([kind, " and ".join(limits)]).strip() + never)

@@ -17,8 +17,9 @@ import numpy as np
 
 if TYPE_CHECKING:
     from ..converters.framework_layout import Place
-    from ..data.loader_options import Loading
+    from ..data.loader_options import LoaderOptions
     from ..distributed.collectives import ProcessGroup
+    from ..distributed.mesh import Mesh
     from ..distributed.strategy import Strategy
     from ..formats.safetensors_io import Raw
     from ._common.buffers import Buffer
@@ -40,7 +41,7 @@ class Devices(Protocol):
     def title(self, device: Any) -> str | None:
         """The product name of an accelerator; None for a CPU."""
 
-    def place(self, model: Any, device: Any) -> Any:
+    def move_model(self, model: Any, device: Any) -> Any:
         """The model on that device."""
 
     def move(self, batch: Any, device: Any, non_blocking: bool = True) -> Any:
@@ -71,7 +72,7 @@ class Models(Protocol):
         """The user's model without wrappers of compilers and of data parallelism."""
 
     def is_adapter(self, model: Any) -> bool:
-        """Whether it trains and saves only an adapter (PEFT)."""
+        """Whether it trains and saves only an adapter."""
 
     def base_of(self, model: Any) -> Any:
         """The user's model without wrappers and adapters: the one whose forward has the names of the inputs."""
@@ -92,7 +93,7 @@ class Models(Protocol):
         """Whether the model's loss compares position i with label i+1, as causal language models do. None: it does not
         say so, and the Trainer computes it."""
 
-    def seems_to_shift(self, model: Any) -> bool:
+    def guess_label_shift(self, model: Any) -> bool:
         """A guess, where shifts_labels returns None and it cannot be computed."""
 
     def counts_ignored(self, criterion: Any) -> bool:
@@ -186,14 +187,13 @@ class Tensors(Protocol):
     def scalars(self, values: Sequence[Any]) -> np.ndarray:
         """The values of scalar tensors in float64, with a single host sync if the framework can."""
 
-    def total(self, values: np.ndarray, skip_nonfinite: bool = False) -> float:
-        """The sum of what `scalars` returned. With skip_nonfinite, the others count as the mean of the finite ones;
-        NaN if there are none."""
+    def total(self, values: np.ndarray) -> float:
+        """The sum of what `scalars` returned."""
 
     def keep(self, tensors: Sequence[Any], copies: Sequence[Any]) -> list[Any]:
         """Copies of tensors on their device, in the copies of before if they are not None."""
 
-    def put_back(self, tensors: Sequence[Any], copies: Sequence[Any], where: Any = True) -> None:
+    def restore_copies(self, tensors: Sequence[Any], copies: Sequence[Any], where: Any = True) -> None:
         """Write copies into their tensors, if the flag `where` is set; it may be on the device, and is not read."""
 
     def float32_copies(self, tensors: Sequence[Any]) -> list[Any]:
@@ -233,10 +233,14 @@ class Tensors(Protocol):
 class Engine(Protocol):
     """Computes the gradients of each micro-batch, and the update. The Trainer sets `strategy`."""
 
-    strategy: Any
+    strategy: Any  # the Strategy of this framework and this kind of training; each engine declares its own
     parameters: list[Any]
     skipped: int  # updates skipped because of a loss-scale overflow or nonfinite="skip"
     autocasts_forward: bool  # whether autocast is on in the model's forward pass alone, wherever the model is called
+    scaler: Any  # the loss scaler of fp16, of the framework or of oneloop; None without
+    # Of the gradients of the last update before clipping, where grad_norm() looks for it: a number or a scalar on the
+    # device. A resume and a subclass that clips by itself set it.
+    norm: Any
 
     @property
     def is_bad(self) -> Any:
@@ -260,7 +264,11 @@ class Engine(Protocol):
     def loss_and_gradients(self, compute: Callable[[], Any], divisor: Any = None) -> Any:
         """Run compute and accumulate the gradients of its loss, divided by divisor; returns that loss."""
 
-    def stand_by(self) -> None:
+    def recorded(self, step: Callable[[], Any]) -> Any:
+        """Run an overridden training_step that calls backward itself, and return what it returns. An engine that
+        differentiates functions accumulates the gradients here."""
+
+    def skip_local_compute(self) -> None:
         """Called when this process had nothing to compute in an update: its gradients come from the others."""
 
     def include(self, optimizer: Any) -> None:
@@ -311,7 +319,7 @@ class Engines(Protocol):
     """The module with the engine's class."""
 
     @property
-    def WATCHES_OVERRIDES(self) -> bool:
+    def RECORDS_TRAINING_STEP(self) -> bool:
         """Whether the engine must record an overridden training_step (Engine.recorded): it differentiates functions,
         and a loss has no graph."""
 
@@ -355,10 +363,10 @@ class Optimizers(Protocol):
     def set_learning_rates(self, optimizer: Any, rates: list[float]) -> None:
         """Set a learning rate for each group."""
 
-    def own_schedule(self, optimizer: Any) -> Any:
+    def attached_schedule(self, optimizer: Any) -> Any:
         """The framework's scheduler inside the optimizer, or None."""
 
-    def schedule_alone(self, rate: float, factor: Callable[[int], float]) -> Any:
+    def make_standalone_schedule(self, rate: float, factor: Callable[[int], float]) -> Any:
         """A scheduler of the framework without an optimizer, if the framework has those."""
 
     def attach(self, optimizer: Any, scheduler: Any) -> None:
@@ -371,7 +379,7 @@ class Optimizers(Protocol):
 class Loaders(Protocol):
     """Batches of a dataset in oneloop's order."""
 
-    def make_loader(self, dataset: Any, asked: "Loading") -> Any:
+    def make_loader(self, dataset: Any, loader_options: "LoaderOptions") -> Any:
         """A loader; iterating it does not use the RNG of the model."""
 
     def close(self, loader: Any) -> None:
@@ -387,8 +395,8 @@ class Loaders(Protocol):
         """Whether a loader has drawn the seed of workers that it keeps from the random streams, which it does once.
         None: it draws none, or one in each iteration."""
 
-    def seed_apart(self, loader: Any) -> None:
-        """Let it seed workers that it keeps without drawing from the random streams."""
+    def seed_without_drawing(self, loader: Any) -> None:
+        """Let the loader seed its persistent workers without drawing from the random state."""
 
     def is_own(self, loader: Any) -> bool:
         """Whether make_loader created it."""
@@ -406,21 +414,21 @@ class Loaders(Protocol):
         """The states, as arrays, of generators that a user's loader and samplers draw their order from."""
 
     def set_generator_states(self, loader: Any, states: list[Any]) -> None:
-        """Set them; nothing if their number is another one."""
+        """Restore the states; does nothing if their number differs."""
 
 
 class Parallel(Protocol):
     """Several processes; None in a backend that does not support them."""
 
-    def join(self, args: Any) -> "ProcessGroup":
+    def init_process_group(self, args: Any) -> "ProcessGroup":
         """Create the process group of the processes that the launcher has started; later calls return the same
         group."""
 
-    def leave(self) -> None:
+    def destroy_process_group(self) -> None:
         """Destroy it."""
 
-    def strategy(self, args: Any, processes: "ProcessGroup") -> "Strategy":
-        """The distributed strategy of a model."""
+    def strategy(self, args: Any, processes: "ProcessGroup", mesh: "Mesh") -> "Strategy":
+        """The distributed strategy of a model; UnsupportedError for an axis of the mesh that it does not support."""
 
 
 class Weights(Protocol):
@@ -436,10 +444,10 @@ class Weights(Protocol):
     def copy_to(self, tensor: Any, buffer: Any) -> Any:
         """A copy on the host, in the buffer of the previous save if it fits."""
 
-    def is_copied_by_threads(self, tensor: Any) -> bool:
+    def allows_threaded_copy(self, tensor: Any) -> bool:
         """Whether threads may copy this tensor and others like it at the same time."""
 
-    def room(self, tensor: Any) -> Any:
+    def empty_like_host(self, tensor: Any) -> Any:
         """An uninitialised buffer for copies of a tensor."""
 
     def raw(self, tensor: Any) -> "Raw":
@@ -452,7 +460,7 @@ class Weights(Protocol):
         """Copy weights into the model; one error lists every name and shape that does not match."""
 
     def save_adapter(self, model: Any, directory: Path, tensors: dict[str, Any] | None = None) -> None:
-        """Write the files of an adapter (PEFT). `tensors`: by name, where those of the model are sharded."""
+        """Write the files of an adapter. `tensors`: by name, where those of the model are sharded."""
 
     def load_adapter(self, model: Any, directory: Path) -> None:
         """Load what save_adapter wrote."""
@@ -506,8 +514,8 @@ class Export(Protocol):
         """Write them for batches like this one, load them again and compare; returns their names."""
 
 
-class TransformersCheckpoint(Protocol):
-    """Reads checkpoints of transformers' Trainer, or of Trainers of the framework's libraries, or raises an error."""
+class ExternalCheckpoint(Protocol):
+    """Reads checkpoints that the Trainers of other libraries wrote, or raises an error."""
 
     def load_weights(self, model: Any, path: Path) -> None:
         """Load the weights of such a checkpoint into the model."""
@@ -602,7 +610,7 @@ class Backend(Protocol):
     @property
     def framework_layout(self) -> FrameworkLayout: ...
     @property
-    def transformers_checkpoint(self) -> TransformersCheckpoint: ...
+    def external_checkpoint(self) -> ExternalCheckpoint: ...
     @property
     def memory(self) -> Memory: ...
     @property
@@ -631,7 +639,7 @@ MODULES: dict[str, type] = {
     "weights": Weights,
     "randomness": Randomness,
     "framework_layout": FrameworkLayout,
-    "transformers_checkpoint": TransformersCheckpoint,
+    "external_checkpoint": ExternalCheckpoint,
     "memory": Memory,
     "nan_hooks": NanHooks,
     "parallel": Parallel,

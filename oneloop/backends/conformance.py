@@ -10,12 +10,16 @@ if TYPE_CHECKING:
     from .mindspore import backend as mindspore
     from .mindtorch import backend as mindtorch
     from .paddle import backend as paddle
+    from .paddle.group_sharding import GroupShardedEngine
+    from .paddle.sharded_gradients import ShardEngine
     from .torch import backend as torch
+    from .torch.zero import ZeroEngine
 
     devices: list[base.Devices] = [torch.devices, paddle.devices, mindspore.devices, mindtorch.devices]
     models: list[base.Models] = [torch.models, paddle.models, mindspore.models, mindtorch.models]
     tensors: list[base.Tensors] = [torch.tensors, paddle.tensors, mindspore.tensors, mindtorch.tensors]
     engine: list[base.Engines] = [torch.engine, paddle.engine, mindspore.engine, mindtorch.engine]
+    engine_classes: list[base.EngineClass] = [ShardEngine, GroupShardedEngine, ZeroEngine]  # of sharded training
     optimizers: list[base.Optimizers] = [
         torch.optimizers,
         paddle.optimizers,
@@ -36,11 +40,11 @@ if TYPE_CHECKING:
         mindspore.framework_layout,
         mindtorch.framework_layout,
     ]
-    transformers_checkpoint: list[base.TransformersCheckpoint] = [
-        torch.transformers_checkpoint,
-        paddle.transformers_checkpoint,
-        mindspore.transformers_checkpoint,
-        mindtorch.transformers_checkpoint,
+    external_checkpoint: list[base.ExternalCheckpoint] = [
+        torch.external_checkpoint,
+        paddle.external_checkpoint,
+        mindspore.external_checkpoint,
+        mindtorch.external_checkpoint,
     ]
     memory: list[base.Memory] = [torch.memory, paddle.memory, mindspore.memory, mindtorch.memory]
     nan_hooks: list[base.NanHooks] = [torch.nan_hooks, paddle.nan_hooks, mindspore.nan_hooks, mindtorch.nan_hooks]

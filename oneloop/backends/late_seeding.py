@@ -29,7 +29,7 @@ def remember(spec: BackendSpec, seed: int, deterministic: bool) -> None:
         sys.meta_path.insert(0, _FINDER)
 
 
-def forget(name: str) -> None:
+def mark_seeded(name: str) -> None:
     """Called when it has been imported and seeded."""
     _waiting.pop(name, None)
     if not _waiting and _FINDER in sys.meta_path:
@@ -41,14 +41,14 @@ def apply(name: str, randomness: Randomness) -> None:
     found = _waiting.get(name)
     if found is None:
         return
-    forget(name)
+    mark_seeded(name)
     seed, deterministic = found
     randomness.seed(seed)
     if deterministic:
         randomness.deterministic()
 
 
-def _arrived(name: str) -> None:
+def _on_imported(name: str) -> None:
     """Called right after the framework's package is executed, before any random number is drawn."""
     spec = registry.replacing(name)
     package = spec.module.rpartition(".")[0]
@@ -61,7 +61,7 @@ def _arrived(name: str) -> None:
         logger.warning("Cannot seed %s, which was imported after set_seed: %s", spec.title, error)
 
 
-_WITHOUT_FRAMEWORK = ("spec", "refusals", "optimizer_layout")
+_WITHOUT_FRAMEWORK = ("spec", "unsupported", "optimizer_layout")
 
 
 class _Finder:
@@ -82,7 +82,7 @@ class _Finder:
         finally:
             self._asking = False
         if found is not None and found.loader is not None:
-            found.loader = _Loader(found.loader, lambda: _arrived(backend))  # type: ignore[assignment]
+            found.loader = _Loader(found.loader, lambda: _on_imported(backend))  # type: ignore[assignment]
         return found
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .. import behaviour
 from ..distributed.world import world
-from ..errors import ModelError, RefusedError
+from ..errors import ModelError, UnsupportedError
 from . import late_seeding, registry
 
 if TYPE_CHECKING:
@@ -37,16 +37,16 @@ def of_model(model: Any) -> "Backend":
             + (" (you passed a class: call it first)." if isinstance(model, type) else ".")
         )
     stand_in = registry.active()
-    if stand_in is not None and name in stand_in.refused_replacements:
-        raise RefusedError(stand_in.refused_replacements[name].format(model=kind.__name__))
+    if stand_in is not None and name in stand_in.unsupported_replacements:
+        raise UnsupportedError(stand_in.unsupported_replacements[name].format(model=kind.__name__))
     return load(name)
 
 
 def _refuse_module(kind: type) -> None:
     for spec in registry.specs():
-        for prefix, message in spec.refused_modules.items():
+        for prefix, message in spec.unsupported_modules.items():
             if any(base.__module__.startswith(f"{prefix}.") for base in kind.__mro__):
-                raise RefusedError(message.format(model=kind.__name__))
+                raise UnsupportedError(message.format(model=kind.__name__))
 
 
 def guess() -> str | None:
@@ -64,7 +64,7 @@ def guess() -> str | None:
     return None if found is None else found.name
 
 
-def assumed() -> "Backend":
+def default_backend() -> "Backend":
     """The backend without a model: the result of guess(), or the first one, whose import error says what is missing."""
     return load(guess() or registry.names()[0])
 
@@ -75,4 +75,4 @@ def of_optimizer(optimizer: Any) -> "Backend":
         spec = registry.of_module(base.__module__)
         if spec is not None:
             return load(spec.name)
-    return assumed()
+    return default_backend()

@@ -22,7 +22,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RefusedError
+from ..errors import UnsupportedError
 
 if TYPE_CHECKING:
     from ..distributed.world import World
@@ -62,11 +62,11 @@ class BackendSpec:
     replaces: tuple[str, ...] = ()
     # Models that are refused, with the message, where {model} is the name of the class: by the backend that would be
     # replaced, and by the package that a base class comes from.
-    refused_replacements: Mapping[str, str] = field(default_factory=dict)
-    refused_modules: Mapping[str, str] = field(default_factory=dict)
-    refusals: str = ""  # "module:REFUSALS", a tuple of arguments.refusal.Refusal
-    inherits: str = ""  # the backend whose refusals are its own too
-    by_itself: tuple[str, ...] = ()  # arguments that it sees to in one way, whatever is given
+    unsupported_replacements: Mapping[str, str] = field(default_factory=dict)
+    unsupported_modules: Mapping[str, str] = field(default_factory=dict)
+    unsupported: str = ""  # "module:UNSUPPORTED", a tuple of arguments.refusal.UnsupportedValue
+    inherits: str = ""  # the backend whose unsupported values are its own too
+    handled_by_backend: tuple[str, ...] = ()  # arguments that it sees to in one way, whatever is given
     optimizer_layout: str = ""  # "module:LAYOUT", an OptimizerLayout: what its checkpoints hold, for other frameworks
     # The module that is Backend.randomness, imported alone when the framework arrives after set_seed; by default
     # the one of this name beside `module`.
@@ -141,7 +141,7 @@ def register(spec: BackendSpec) -> None:
 
 
 def unregister(name: str) -> None:
-    """Undo register."""
+    """Remove a backend that was added with register."""
     _registered.pop(name, None)
     _forget()
 
@@ -176,7 +176,7 @@ def _from_entry_points(taken: set[str]) -> Iterable[BackendSpec]:
 
 @functools.cache
 def specs() -> tuple[BackendSpec, ...]:
-    """All backends: oneloop's own first."""
+    """All registered backends, oneloop's own first."""
     every = {spec.name: spec for spec in _found()} | _registered
     for spec in every.values():
         _prepare(spec)
@@ -193,7 +193,7 @@ def get(name: str) -> BackendSpec:
     for spec in specs():
         if spec.name == name:
             return spec
-    raise RefusedError(f"unknown backend {name!r}; oneloop has {', '.join(names())}")
+    raise UnsupportedError(f"unknown backend {name!r}; oneloop has {', '.join(names())}")
 
 
 @functools.cache
@@ -203,7 +203,7 @@ def names() -> tuple[str, ...]:
 
 
 def released() -> tuple[str, ...]:
-    """Those of this package, which the pages in docs/ describe."""
+    """The backends of this package, which the pages in docs/ describe."""
     return tuple(name for name in names() if name in BUILT_IN)
 
 
@@ -280,7 +280,7 @@ def optimizer_layout(name: str) -> OptimizerLayout:
     """The layout of the optimizer's state in checkpoints of that backend."""
     path = get(name).optimizer_layout
     if not path:
-        raise RefusedError(
+        raise UnsupportedError(
             f"the optimizer state of {name} cannot be converted to other frameworks; resume with the same framework"
         )
     return resolve(path)

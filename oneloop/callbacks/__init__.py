@@ -1,12 +1,12 @@
 """Callback events and the callbacks that come with oneloop."""
 
-from .base import EVENTS, OF_PADDLENLP, CallbackHandler, TrainerCallback
+from .base import EVENTS, FINER_EVENTS, CallbackHandler, TrainerCallback
 from .flow import DefaultFlowCallback, EarlyStoppingCallback
 from .progress import NotebookProgressCallback, PrinterCallback, ProgressCallback, in_notebook
 
 __all__ = [
     "EVENTS",
-    "OF_PADDLENLP",
+    "FINER_EVENTS",
     "CallbackHandler",
     "DefaultFlowCallback",
     "EarlyStoppingCallback",

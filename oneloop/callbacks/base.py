@@ -30,8 +30,9 @@ EVENTS = (
     "on_prediction_step",
     "on_push_begin",
 )
-# Additional events of PaddleNLP's callbacks: a micro-batch was loaded (inputs), and around the optimizer step (scaler).
-OF_PADDLENLP = ("on_load_data_end", "on_optimizer_begin", "on_optimizer_end")
+# Finer events, which no method of TrainerCallback announces: a micro-batch was loaded (inputs), and around the
+# optimizer step (scaler).
+FINER_EVENTS = ("on_load_data_end", "on_optimizer_begin", "on_optimizer_end")
 
 
 class TrainerCallback:
@@ -222,7 +223,7 @@ class CallbackHandler(TrainerCallback):
         """Update which callbacks define which events."""
         self._listeners = {
             event: [getattr(cb, event) for cb in self.callbacks if _listens(cb, event)]
-            for event in (*EVENTS, *OF_PADDLENLP)
+            for event in (*EVENTS, *FINER_EVENTS)
         }
         # Events that a callback defines or that clear a flag; the loop skips the others.
         self.active: set[str] = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
@@ -235,7 +236,7 @@ class CallbackHandler(TrainerCallback):
             from ..introspect import may_change_control
 
             self._may_change_control = any(
-                may_change_control(callback, (*EVENTS, *OF_PADDLENLP)) for callback in self.callbacks
+                may_change_control(callback, (*EVENTS, *FINER_EVENTS)) for callback in self.callbacks
             )
         return self._may_change_control
 
@@ -291,5 +292,5 @@ _CLEARED = {
     "on_save": ("should_save",),
     "on_log": ("should_log",),
 }
-for _name in (*EVENTS, *OF_PADDLENLP):
+for _name in (*EVENTS, *FINER_EVENTS):
     setattr(CallbackHandler, _name, _event(_name, _CLEARED.get(_name, ())))

@@ -18,8 +18,8 @@ def _short(value: Any) -> Any:
 
 
 class ProgressCallback(TrainerCallback):
-    """tqdm bars for training and evaluation, with the loss and the learning rate; metrics are printed above the bar. In
-    scripts of transformers every log is printed."""
+    """tqdm bars for training and evaluation, with the loss and the learning rate; metrics are printed above the bar.
+    Losses are in the bar, and printed too where the behaviour says so."""
 
     def __init__(self, max_str_len: int = 100) -> None:
         self.training_bar: Any = None

@@ -47,7 +47,7 @@ class DirectoryLock:
     def __exit__(self, *_: Any) -> None:
         self.release()
 
-    def take(self, folder: Path, patience: float) -> bool:
+    def acquire(self, folder: Path, patience: float) -> bool:
         """Whether no other run holds the lock; if one does, wait some seconds for it to end."""
         if fcntl is None:
             return True
@@ -152,7 +152,7 @@ def is_in_use(folder: Path) -> bool:
 
 def lock_for_saving(hold: DirectoryLock, folder: Path) -> None:
     """Lock the directory, or raise an error that names the process that has locked it."""
-    if not hold.take(folder, PATIENCE):
+    if not hold.acquire(folder, PATIENCE):
         raise CheckpointError(
             f"output_dir {str(folder)!r} is in use by {holder(folder)}: two runs would delete each other's "
             "checkpoints. Wait for it to end, stop it, or choose another output_dir."
@@ -208,7 +208,7 @@ def _is_of_this_user(name: str) -> bool:
         return True
 
 
-def _leave_to_parent() -> None:
+def _release_in_forked_child() -> None:
     """Release the lock in a forked worker, which may outlive its main process and must not keep the directory
     locked."""
     for descriptor in _held.values():
@@ -221,4 +221,4 @@ def _leave_to_parent() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+    os.register_at_fork(after_in_child=_release_in_forked_child)

@@ -2,29 +2,27 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..backends import registry
 from ..converters.framework_layout import ONLY_HERE, Crossing
 from ..errors import CheckpointError
 from ..formats import safetensors_io as files
 from ..formats.safetensors_io import Raw
-from ..formats.schema import shown
-
-if TYPE_CHECKING:
-    from ..trainer.internals import Internals
-    from .run_state import RunState
+from ..formats.schema import format_short
+from .run_state import RunState
+from .saved_run import SavedTrainer
 
 
-def is_needed(core: "Internals", run: "RunState") -> bool:
+def is_needed(core: SavedTrainer, run: RunState) -> bool:
     """Whether another framework wrote the checkpoint."""
     return run.framework != core.backend.NAME
 
 
-def _crossing(core: "Internals", run: "RunState", path: Path) -> Crossing:
+def _crossing(core: SavedTrainer, run: RunState, path: Path) -> Crossing:
     if run.framework not in {spec.name for spec in registry.specs()}:
         raise CheckpointError(
-            f"{path} was written on the framework {shown(run.framework)}, which is not known here: "
+            f"{path} was written on the framework {format_short(run.framework)}, which is not known here: "
             f"{', '.join(registry.names())}"
         )
     if run.layout is None:
@@ -36,7 +34,7 @@ def _crossing(core: "Internals", run: "RunState", path: Path) -> Crossing:
     return Crossing(run.framework, core.backend.NAME, run.layout, own, core.trainer.rename_parameter, str(path))
 
 
-def load_weights(core: "Internals", run: "RunState", path: Path, stored: list[Path], tied: dict[str, str]) -> None:
+def load_weights(core: SavedTrainer, run: RunState, path: Path, stored: list[Path], tied: dict[str, str]) -> None:
     """Copy the weights of another framework's checkpoint into the model."""
     weights = core.backend.weights
     crossing = _crossing(core, run, path)
@@ -53,7 +51,7 @@ def load_weights(core: "Internals", run: "RunState", path: Path, stored: list[Pa
     weights.load_model(core.trainer.model, values, {}, str(path))
 
 
-def load_tensors(core: "Internals", run: "RunState", path: Path, stored: list[Path]) -> dict[str, Any]:
+def load_tensors(core: SavedTrainer, run: RunState, path: Path, stored: list[Path]) -> dict[str, Any]:
     """Tensors with the names of some of the weights, for this model."""
     raws: dict[str, Raw] = {}
     for file in stored:
@@ -64,7 +62,7 @@ def load_tensors(core: "Internals", run: "RunState", path: Path, stored: list[Pa
     return _through_file(core, crossing.weights(raws, {name: tuple(tensor.shape) for name, tensor in own.items()}))
 
 
-def load_optimizer(core: "Internals", run: "RunState", path: Path, stored: list[Path]) -> None:
+def load_optimizer(core: SavedTrainer, run: RunState, path: Path, stored: list[Path]) -> None:
     """Load moments and the count of updates; rates and other options are those of this run."""
     crossing = _crossing(core, run, path)
     updates = core.trainer.state.global_step - run.engine.get("skipped", 0)
@@ -78,7 +76,7 @@ def load_optimizer(core: "Internals", run: "RunState", path: Path, stored: list[
     )
 
 
-def _through_file(core: "Internals", raws: dict[str, Raw]) -> dict[str, Any]:
+def _through_file(core: SavedTrainer, raws: dict[str, Raw]) -> dict[str, Any]:
     """Tensors of this framework, made by its own reader of safetensors files."""
     if not raws:
         return {}

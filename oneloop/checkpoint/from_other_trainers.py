@@ -3,66 +3,66 @@
 import logging
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import randomness
-from ..converters import other_trainers, transformers_checkpoint
-from ..errors import RefusedError
+from ..converters import other_trainers
+from ..errors import UnsupportedError
 from ..formats.reading import restoring
 from ..formats.safetensors_io import from_numpy
 from ..formats.schema import check, is_finite, optional
-from ..formats.structure import LOSS_SCALER, check_streams
+from ..formats.structure import LOSS_SCALER, check_rng_states
 from ..optim.scheduler import MetricScheduler, Scheduler
 from ..steps import Position
 from . import store
+from .reader import Checkpoint
 from .run_state import ResumePoint
-
-if TYPE_CHECKING:
-    from ..trainer.run import Run
+from .saved_run import SavedRun
 
 logger = logging.getLogger(__name__)
 
 
-def load_run(run: "Run", path: Path) -> Position:
+def load_run(run: SavedRun, checkpoint: Checkpoint) -> Position:
     """Load optimizer, schedule, loss scale and counters of the old run; weights and logs are loaded already.
 
     The run has an id of its own, so that it does not delete the old checkpoints.
     """
-    core, trainer = run.core, run.core.trainer
-    if core.strategy.in_parts:
-        raise RefusedError(
+    core, trainer, path = run.core, run.core.trainer, checkpoint.path
+    if core.strategy.is_sharded:
+        raise UnsupportedError(
             f"{path} was written by {other_trainers.writer(path)}, and its optimizer state cannot be sharded while "
             "loading. Resume from it for one step without sharding; any strategy can resume from the checkpoint of "
             "that step."
         )
     other_trainers.check_framework(path, core.backend.NAME)
     state = other_trainers.state(path)
-    after = run.meter.spikes.after
-    run.take_id(store.new_run_id() if after is None else after.run_id)
-    run.epochs.resume.found(None)
+    after = run.rolled_back
+    run.set_run_id(store.new_run_id() if after is None else after.run_id)
+    run.epochs.resume.keep_external(None)
     trainer._load_optimizer_and_scheduler(str(path))
     trainer._load_scaler(str(path))
-    rule, notes, decay = run.epochs.resume.foreign or ("the Trainer's own class", [], {})
-    _load_counters(run, state)
-    run.meter.spikes.resumed_from(run.checkpointer.directory.resolve(path), trainer.state.global_step, {})
+    rule, notes, decay = run.epochs.resume.external or ("the Trainer's own class", [], {})
+    _load_callbacks(run, state)
+    for part in run.parts:
+        part.load_from_other_trainer(path, state)
     start = _position(run, state)
-    if _keeps_order(run, path):
-        notes = notes + _load_streams(run, path, start)
+    if _continues_data_order(run, path):
+        notes = notes + _load_rng_state_of_run(run, path, start)
     notes = notes + _changes(run, state, decay)
     logger.warning("%s", _message(run, path, rule, start, notes))
     return start
 
 
-def load_optimizer_and_scheduler(run: "Run", path: Path) -> None:
+def load_optimizer_and_scheduler(run: SavedRun, path: Path) -> None:
     """Load both; what was found is kept for the message."""
-    trainer, reader = run.core.trainer, run.core.backend.transformers_checkpoint
+    trainer, reader = run.core.trainer, run.core.backend.external_checkpoint
     loaded = reader.load_optimizer(trainer.optimizer, trainer.model, path)
     notes = _load_schedule(trainer.lr_scheduler, reader.scheduler_state(path), loaded.sources)
-    run.epochs.resume.found((loaded.rule, notes, loaded.decay))
+    run.epochs.resume.keep_external((loaded.rule, notes, loaded.decay))
 
 
-def load_scaler(run: "Run", path: Path) -> None:
-    state = run.core.backend.transformers_checkpoint.scaler_state(path)
+def load_scaler(run: SavedRun, path: Path) -> None:
+    state = run.core.backend.external_checkpoint.scaler_state(path)
     check(state, optional(LOSS_SCALER), f"the loss scaler in {path}")
     with restoring("the loss scaler", path):
         run.core.engine.load_state({"skipped": 0, "scaler": state})
@@ -105,16 +105,16 @@ def _load_paddle_schedule(scheduler: Scheduler, state: dict[str, Any]) -> list[s
     return [f"the learning rate at this step was {before}, and is {now} by the arguments of this run"]
 
 
-def _load_counters(run: "Run", state: dict[str, Any]) -> None:
-    """Work done so far, and what callbacks of the old run kept elsewhere."""
-    run.meter.work.start_from(float(state.get("total_flos") or 0.0), int(state.get("num_input_tokens_seen") or 0))
-    for callback in run.core.trainer.callback_handler.callbacks:
-        # transformers' EarlyStoppingCallback compares with the state's best metric instead of its own.
+def _load_callbacks(run: SavedRun, state: dict[str, Any]) -> None:
+    """What callbacks of the old run kept elsewhere."""
+    trainer = run.core.trainer
+    for callback in trainer.callback_handler.callbacks:
+        # Theirs compares with the state's best metric instead of its own.
         if hasattr(callback, "early_stopping_patience_counter") and getattr(callback, "best", 0) is None:
             callback.best = state.get("best_metric")
 
 
-def _position(run: "Run", state: dict[str, Any]) -> Position:
+def _position(run: SavedRun, state: dict[str, Any]) -> Position:
     """Counted from the step; data without a length from the epoch, which is a fraction of max_steps then."""
     plan, step = run.plan, state["global_step"]
     if plan.steps_per_epoch:
@@ -126,38 +126,37 @@ def _position(run: "Run", state: dict[str, Any]) -> Position:
     return Position(epoch, 0 if run.core.trainer.args.ignore_data_skip else done)
 
 
-def _keeps_order(run: "Run", path: Path) -> bool:
+def _continues_data_order(run: SavedRun, path: Path) -> bool:
     """Whether the run goes on with the samples and random numbers of the library that wrote the checkpoint."""
-    return run.core.in_transformers_order and other_trainers.library_of(path) is transformers_checkpoint
+    return run.core.in_transformers_order and other_trainers.has_known_order(path)
 
 
-def _load_streams(run: "Run", path: Path, start: Position) -> list[str]:
-    """data_order="transformers": go on with the random numbers that transformers would draw; returns notes."""
-    core, processes = run.core, run.core.processes
-    streams = core.backend.transformers_checkpoint.random_state(path, processes.rank, processes.size)
+def _load_rng_state_of_run(run: SavedRun, path: Path, start: Position) -> list[str]:
+    """data_order="transformers": go on with the random numbers that the old run would have drawn; returns notes."""
+    core, mesh = run.core, run.core.mesh
+    streams = core.backend.external_checkpoint.random_state(path, mesh.batch_index, mesh.num_batches)
     before = run.plan.accumulation + 1 if start.step_in_epoch else 0  # it looks one batch ahead
     states = None
     if streams is not None:
         with restoring("the RNG state", path):
             states = randomness.as_arrays(streams)
-            check_streams({name: from_numpy(array) for name, array in states.items()}, str(path))
+            check_rng_states({name: from_numpy(array) for name, array in states.items()}, str(path))
         randomness.check_state(core.backend, states, str(path))
-    run.epochs.start_from(ResumePoint(streams=states, is_foreign=True, batches_before=before))
+    run.epochs.start_from(ResumePoint(streams=states, is_external=True, batches_before=before))
     notes = []
     if streams is None:
-        notes.append(f"there is no RNG state for process {processes.rank} of {processes.size}, so the RNGs go on anew")
-    if start.step_in_epoch and start.epoch and core.trainer.args.train_sampling_strategy == "group_by_length":
         notes.append(
-            "transformers does not store the RNG state that the order of this epoch was drawn from, so it is drawn as "
-            "its own resume does, and some samples of this epoch are repeated and others skipped"
+            f"there is no RNG state for process {mesh.batch_index} of {mesh.num_batches}, so its RNGs are seeded again"
         )
+    if start.step_in_epoch and start.epoch and core.trainer.args.train_sampling_strategy == "group_by_length":
+        notes.append(other_trainers.LOST_ORDER)
     return notes
 
 
-def _changes(run: "Run", state: dict[str, Any], decay: dict[str, tuple[float, float]]) -> list[str]:
+def _changes(run: SavedRun, state: dict[str, Any], decay: dict[str, tuple[float, float]]) -> list[str]:
     """How this run differs from the old one, as far as its files show."""
     plan, notes, size = run.plan, [], run.sizes.per_process
-    before, batch = transformers_checkpoint.steps_per_epoch(state), state.get("train_batch_size")
+    before, batch = other_trainers.steps_per_epoch(state), state.get("train_batch_size")
     if plan.steps_per_epoch and before and before != plan.steps_per_epoch:
         notes.append(f"an epoch had {before} steps, and has {plan.steps_per_epoch}")
     if batch and batch != size:
@@ -173,7 +172,7 @@ def _changes(run: "Run", state: dict[str, Any], decay: dict[str, tuple[float, fl
     return notes
 
 
-def _message(run: "Run", path: Path, rule: str, start: Position, notes: list[str]) -> str:
+def _message(run: SavedRun, path: Path, rule: str, start: Position, notes: list[str]) -> str:
     """Log what is restored, where the run resumes, and what differs."""
     trainer, plan = run.core.trainer, run.plan
     step, args = trainer.state.global_step, trainer.args
@@ -182,8 +181,8 @@ def _message(run: "Run", path: Path, rule: str, start: Position, notes: list[str
     length = f" of {plan.steps_per_epoch}" if plan.steps_per_epoch else ""
     seen = start.step_in_epoch * plan.samples_per_step
     streams = f"The RNGs, such as dropout's, are seeded again with seed={args.seed}."
-    if _keeps_order(run, path):
-        data = f"The samples are those that {library} would go on with."
+    if _continues_data_order(run, path):
+        data = f"The run continues with the samples that {library} would use next."
         streams = "The RNG state is restored."
     elif start.step_in_epoch:
         data = (

@@ -23,7 +23,7 @@ class Entry:
 
     name: str
     step: int
-    writer: str  # oneloop, transformers, paddlenlp, paddleformers, or unknown
+    writer: str  # oneloop, the library of another Trainer, or unknown
     # Whole (complete), damaged (incomplete or corrupt) or foreign (of another trainer, complete as far as known).
     state: str
     run: str | None
@@ -42,7 +42,9 @@ class Entry:
         return plain | {"path": self.url or str(self.path), "age_seconds": round(max(0.0, now - self.written), 3)}
 
 
-def look(directory: Path, contents: bool, problems: Problems = store.problems) -> tuple[list[Entry], list[str]]:
+def list_checkpoints(
+    directory: Path, contents: bool, problems: Problems = store.problems
+) -> tuple[list[Entry], list[str]]:
     """The checkpoints in an output directory (or the checkpoint itself), by step, and the remains of interrupted saves.
 
     With `contents` checksums are verified, which reads every byte; without, only sizes are compared. `problems` finds
@@ -54,7 +56,7 @@ def look(directory: Path, contents: bool, problems: Problems = store.problems) -
         return [_entry(_checkpoint(directory.resolve()), contents, problems)], []
     # Those of other trainers may have been renamed when a checkpoint of ours took their place.
     renamed = [p for name in other_trainers.WRITERS for p in directory.glob(f"{store.PREFIX}-*.{name}*")]
-    moved = [p for p in renamed if store.is_foreign(p)]
+    moved = [p for p in renamed if store.is_external(p)]
     found = sorted(store.find(directory) + [_checkpoint(p) for p in moved], key=lambda c: (c.step, c.written))
     entries = [_entry(c, contents, problems) for c in found]
     _mark(directory, entries)
@@ -62,24 +64,26 @@ def look(directory: Path, contents: bool, problems: Problems = store.problems) -
 
 
 def _is_checkpoint(path: Path) -> bool:
-    if store.read_manifest(path) is not None or store.is_foreign(path):
+    if store.read_manifest(path) is not None or store.is_external(path):
         return True
     return re.fullmatch(rf"{store.PREFIX}-\d+", path.resolve().name) is not None and not store.find(path)
 
 
-def _checkpoint(path: Path) -> store.Checkpoint:
+def _checkpoint(path: Path) -> store.CheckpointInfo:
     """A checkpoint with any name."""
     manifest, number = store.read_manifest(path) or {}, re.search(r"-(\d+)", path.name)
     step = manifest.get("step", json_object(path / other_trainers.STATE).get("global_step"))
     if not isinstance(step, int) or isinstance(step, bool):
         step = int(number[1]) if number else 0
-    return store.Checkpoint(path, step, manifest.get("run_id"), float(manifest.get("written", path.stat().st_mtime)))
+    return store.CheckpointInfo(
+        path, step, manifest.get("run_id"), float(manifest.get("written", path.stat().st_mtime))
+    )
 
 
-def _entry(checkpoint: store.Checkpoint, contents: bool, find_problems: Problems) -> Entry:
+def _entry(checkpoint: store.CheckpointInfo, contents: bool, find_problems: Problems) -> Entry:
     path, manifest = checkpoint.path, store.read_manifest(checkpoint.path) or {}
     problems = find_problems(path, contents)
-    own, other = checkpoint.run_id is not None, store.is_foreign(path)
+    own, other = checkpoint.run_id is not None, store.is_external(path)
     framework = json_object(path / "run.json").get("framework") if own else other_trainers.framework(path)
     return Entry(
         name=path.name,
@@ -122,7 +126,7 @@ def _size(path: Path) -> int:
 # -- prune
 
 
-def to_delete(entries: list[Entry], keep: int, damaged: bool, others: bool) -> list[Entry]:
+def checkpoints_to_delete(entries: list[Entry], keep: int, damaged: bool, others: bool) -> list[Entry]:
     """What prune removes: of every run, all but the newest `keep` complete ones and the best.
 
     Incomplete and corrupt ones are not counted and are only removed on request; so are those of another trainer, which
@@ -162,8 +166,8 @@ def prune(
         )
     if directory.is_dir() and _is_checkpoint(directory):
         raise ArgumentError(f"{directory} is a checkpoint; pass the output_dir that contains it to prune")
-    entries, _ = look(directory, True, problems)
-    gone = to_delete(entries, keep, damaged, others)
+    entries, _ = list_checkpoints(directory, True, problems)
+    gone = checkpoints_to_delete(entries, keep, damaged, others)
     if not dry_run:
         for entry in reversed(gone):  # one is deleted before the best that it names, which is older
             try:

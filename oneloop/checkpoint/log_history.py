@@ -10,7 +10,7 @@ from typing import Any
 
 from ..formats.reading import lines, log_entry
 from ..state import TrainerState, from_plain, row, to_plain
-from .store import read_manifest
+from .reader import Checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -62,14 +62,13 @@ class LogHistory:
         return [{MARK: about, "step": self._last.get("step", 0)}, *history[omitted:]]
 
 
-def restored(stored: list[dict[str, Any]], checkpoint: Path) -> list[dict[str, Any]]:
+def restored(stored: list[dict[str, Any]], checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """The history of a checkpoint, with the entries that log.jsonl beside it has of its run."""
-    about, folder = stored[0].get(MARK) if stored else None, checkpoint.parent
+    about, folder = stored[0].get(MARK) if stored else None, checkpoint.path.parent
     if not isinstance(about, dict):
         return stored
     try:
-        run_id = (read_manifest(checkpoint) or {})["run_id"]
-        found = _first_entries(folder / LOG, run_id, int(about["entries"]))
+        found = _first_entries(folder / LOG, checkpoint.manifest["run_id"], int(about["entries"]))
         digest = hashlib.sha256()
         for entry in found:
             digest.update(_canonical(entry))

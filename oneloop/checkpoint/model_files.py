@@ -7,18 +7,16 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import CheckpointError, DiskError
 from ..formats.durable import make_directory, native_errors, replace_file, sync_directory
 from ..introspect import accepts, is_overridden
-from . import saved_model, storable, store
-from .contents import Contents
-from .finite_values import FiniteValues
+from . import preflight, saved_model, store
+from .capture import Contents
+from .preflight import FiniteValues
 from .run_state import ARGUMENTS, STATE
-
-if TYPE_CHECKING:
-    from ..trainer.internals import Internals
+from .saved_run import SavedTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +86,8 @@ def check_writable(directory: Any) -> None:
 class ModelFiles:
     """Created for each run."""
 
-    def __init__(self, core: "Internals") -> None:
-        self.core = core
+    def __init__(self, core: SavedTrainer) -> None:
+        self.core, self.trainer = core, core.trainer
         self.finite_values = FiniteValues(core)
         self._parts: Any = None  # complete weights by name, and which are tied, during a save
         self._tokenizer: dict[str, bytes] | None = None  # its files, since it does not change during training
@@ -97,19 +95,19 @@ class ModelFiles:
 
     def begin(self) -> None:
         """Before the first step: an error or a warning for what cannot be stored."""
-        storable.check(self.core)
-        if self.core.processes.is_main and self.core.trainer.args.save_strategy != "no":
-            self._unsaved = storable.unsaved_buffers(self.core)
+        preflight.check(self.core, self.is_default_writer)
+        if self.core.mesh.is_main and self.trainer.args.save_strategy != "no":
+            self._unsaved = preflight.unsaved_buffers(self.core)
 
     @property
-    def as_built(self) -> bool:
+    def is_default_writer(self) -> bool:
         """Whether no override writes the model itself."""
-        trainer = self.core.trainer
+        trainer = self.trainer
         return not is_overridden(trainer, "save_model") and not is_overridden(trainer, "_save")
 
-    def save_quietly(self, output_dir: str) -> None:
+    def save_without_side_effects(self, output_dir: str) -> None:
         """save_model as a part of another operation: without side effects such as a push."""
-        trainer = self.core.trainer
+        trainer = self.trainer
         known = {"_internal_call": True} if accepts(trainer.save_model, "_internal_call") else {}
         with native_errors():
             trainer.save_model(output_dir, **known)
@@ -118,20 +116,20 @@ class ModelFiles:
     def weights_for(self, folder: Any) -> Iterator[None]:
         """A context in which the model has the weights to save there: in a checkpoint those that training goes on
         with, elsewhere the average of a schedule-free optimizer, or that of save_average."""
-        modes, args = self.core.run.update.modes, self.core.trainer.args
+        run, args = self.core.run, self.trainer.args
         if folder is not None and store.is_staged(Path(folder)):
             yield
             return
-        with modes.evaluated_weights(), modes.average.in_model(args.save_average):
+        with run.modes.evaluated_weights(), run.average.in_model(args.save_average):
             yield
 
     @contextlib.contextmanager
-    def whole_model(self) -> Iterator[None]:
+    def full_model(self) -> Iterator[None]:
         """A context in which the process that writes has all weights. A collective if they are sharded."""
         if self._parts is not None:
             yield
             return
-        self._parts = self._adapter_parts() or self.core.strategy.model_tensors(self.core.trainer.model)
+        self._parts = self._adapter_parts() or self.core.strategy.model_tensors(self.trainer.model)
         try:
             yield
         finally:
@@ -140,7 +138,7 @@ class ModelFiles:
     @contextlib.contextmanager
     def model_part(self) -> Iterator[None]:
         """A context in which each process has the weights that it writes."""
-        self._parts = self._adapter_parts() or self.core.strategy.model_part(self.core.trainer.model)
+        self._parts = self._adapter_parts() or self.core.strategy.local_model_tensors(self.trainer.model)
         try:
             yield
         finally:
@@ -162,9 +160,9 @@ class ModelFiles:
             yield
             return
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self.whole_model())
+            stack.enter_context(self.full_model())
             for each, names in zip(extensions, requested):
-                stack.enter_context(each.saving_models(names, self.core.trainer._save))
+                stack.enter_context(each.saving_models(names, self.trainer._save))
             yield
 
     def write(self, output_dir: Any, state_dict: dict[str, Any] | None = None) -> None:
@@ -190,7 +188,7 @@ class ModelFiles:
         core = self.core
         model = core.backend.models.unwrap(core.trainer.model)
         if self._unsaved and copies is not None:
-            storable.warn_of_unsaved_buffers(core, self._unsaved)
+            preflight.warn_about_changed_buffers(core, self._unsaved)
             self._unsaved = {}
         if core.backend.models.is_adapter(model):
             gathered = None if self._parts is None else self._parts[0]

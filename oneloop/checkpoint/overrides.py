@@ -10,46 +10,23 @@ checkpoint is complete by then, without those files. When the override has retur
 
 import contextlib
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import RefusedError
+from ..errors import UnsupportedError
 from ..introspect import is_overridden
 from . import store
-from .run_state import ATTRIBUTES, BUFFER, GENERATOR, PositionState
-
-if TYPE_CHECKING:
-    from ..trainer.internals import Internals
+from .capture import GatheredState
+from .saved_run import SavedTrainer
 
 logger = logging.getLogger(__name__)
 
 _PARTS = ("_save_optimizer_and_scheduler", "_save_scaler", "_save_rng_state")
 
 
-@dataclass
-class Gathered:
-    """What one save stores apart from the model, gathered from all processes before one of them can write."""
-
-    streams: dict[str, Any]
-    position: PositionState
-    is_sharded: bool
-    optimizer: tuple[dict[str, Any], dict[str, Any]] = field(default_factory=lambda: ({}, {}))
-    scheduler: Any = None
-    has_optimizer: bool = False
-    has_scaler: bool = False
-    has_streams: bool = False
-
-    def stored_streams(self) -> dict[str, Any]:
-        """Without the RNG state if an override stores it; the data still needs that of the start of the epoch."""
-        if self.has_streams:
-            return self.streams
-        kept = ("epoch/", BUFFER, ATTRIBUTES, GENERATOR)
-        return {name: array for name, array in self.streams.items() if any(part in name for part in kept)}
-
-
 @dataclass(frozen=True)
-class Unsealed:
+class OpenCheckpoint:
     """A complete checkpoint to which an override of _save_checkpoint may still add files."""
 
     save: Any
@@ -59,11 +36,11 @@ class Unsealed:
 class SaveOverrides:
     """Created for each run."""
 
-    def __init__(self, core: "Internals") -> None:
-        self.core = core
+    def __init__(self, core: SavedTrainer) -> None:
+        self.core, self.trainer = core, core.trainer
         self.is_saving = False  # the current _save_checkpoint has called oneloop's
-        self._open: Gathered | None = None  # of the save whose parts are being gathered
-        self.unsealed: list[Unsealed] = []
+        self._open: GatheredState | None = None  # of the save whose parts are being gathered
+        self.open_checkpoints: list[OpenCheckpoint] = []
         self._has_warned = False  # of an optimizer that no checkpoint of the run stores
         self._error: OSError | None = None  # of the current _save_checkpoint, after oneloop's has returned
 
@@ -72,11 +49,11 @@ class SaveOverrides:
     @property
     def write_parts(self) -> bool:
         """Whether an override writes a part of the checkpoint itself."""
-        return any(is_overridden(self.core.trainer, name) for name in _PARTS)
+        return any(is_overridden(self.trainer, name) for name in _PARTS)
 
-    def gather_parts(self, gathered: Gathered, output_dir: Path) -> None:
+    def gather_parts(self, gathered: GatheredState, output_dir: Path) -> None:
         """Call the methods that add the parts. Collectives on several processes."""
-        trainer = self.core.trainer
+        trainer = self.trainer
         self._open = gathered
         try:
             trainer._save_optimizer_and_scheduler(str(output_dir))
@@ -85,9 +62,9 @@ class SaveOverrides:
         finally:
             self._open = None
         if not gathered.has_optimizer and not is_overridden(trainer, "_load_optimizer_and_scheduler"):
-            self._warn_of_lost_optimizer()
+            self._warn_optimizer_ignored()
 
-    def _warn_of_lost_optimizer(self) -> None:
+    def _warn_optimizer_ignored(self) -> None:
         """Once: what an override writes is kept in the checkpoint, and read by nobody."""
         if self._has_warned:
             return
@@ -96,12 +73,12 @@ class SaveOverrides:
             "_save_optimizer_and_scheduler of %s does not call super(), and there is no override of "
             "_load_optimizer_and_scheduler that reads its files: a run that is resumed from this checkpoint starts "
             "with a new optimizer. Call super()._save_optimizer_and_scheduler(output_dir), or override the other too.",
-            type(self.core.trainer).__name__,
+            type(self.trainer).__name__,
         )
 
     def add_optimizer_and_scheduler(self) -> None:
-        part, strategy, trainer = self._part(), self.core.strategy, self.core.trainer
-        state_of = strategy.optimizer_part if part.is_sharded else strategy.optimizer_state
+        part, strategy, trainer = self._part(), self.core.strategy, self.trainer
+        state_of = strategy.local_optimizer_state if part.is_sharded else strategy.optimizer_state
         part.optimizer = state_of(trainer.optimizer, trainer.model)
         part.scheduler = _json_state(trainer.lr_scheduler)
         part.has_optimizer = True
@@ -109,12 +86,12 @@ class SaveOverrides:
     def add_scaler(self) -> None:
         self._part().has_scaler = True
 
-    def add_streams(self) -> None:
-        self._part().has_streams = True
+    def add_rng_state(self) -> None:
+        self._part().has_rng_state = True
 
-    def _part(self) -> Gathered:
+    def _part(self) -> GatheredState:
         if self._open is None:
-            raise RefusedError(
+            raise UnsupportedError(
                 f"{', '.join(_PARTS)} can only be called within a save, whose checkpoint they are a part of. Call "
                 "super()._save_checkpoint(model, trial), which saves everything."
             )
@@ -125,7 +102,7 @@ class SaveOverrides:
     @property
     def add_files(self) -> bool:
         """Whether an override of _save_checkpoint may write into the checkpoint after it is complete."""
-        return is_overridden(self.core.trainer, "_save_checkpoint")
+        return is_overridden(self.trainer, "_save_checkpoint")
 
     def begin(self) -> None:
         self.is_saving, self._error = False, None
@@ -137,39 +114,39 @@ class SaveOverrides:
             "_save_checkpoint of %s failed: %s. The files that it adds to the checkpoint may be missing. Training "
             "continues, and no older checkpoint is deleted. Free some space or repair the disk; the next save tries "
             "again.",
-            type(self.core.trainer).__name__,
+            type(self.trainer).__name__,
             error,
         )
 
-    def called(self) -> None:
+    def mark_called(self) -> None:
         self.is_saving = True
 
-    def leave_open(self, save: Any) -> None:
+    def keep_open(self, save: Any) -> None:
         """Called when a checkpoint is complete that an override may add files to."""
         known: dict[str, tuple[int, int]] = {}
-        if self.core.trainer.args.should_save:
-            with contextlib.suppress(OSError):  # then seal() reads all files
+        if self.trainer.args.should_save:
+            with contextlib.suppress(OSError):  # then finalize_manifest() reads all files
                 known = store.fingerprints(save.path)
-        self.unsealed.append(Unsealed(save, known))
+        self.open_checkpoints.append(OpenCheckpoint(save, known))
 
-    def take_unsealed(self) -> tuple[list[Any], bool]:
+    def finalize_manifests(self) -> tuple[list[Any], bool]:
         """Add the new files of each such checkpoint to its manifest, unless an override has failed in any process;
         returns the saves, and whether they have all files. A collective on several processes, each of which may have
         written files."""
-        found, self.unsealed = self.unsealed, []
+        found, self.open_checkpoints = self.open_checkpoints, []
         if not found:
             return [], True
         is_whole = not any(failed for (failed,) in self.core.processes.all_gather([self._error is not None]))
-        if self.core.trainer.args.should_save and is_whole:
+        if self.trainer.args.should_save and is_whole:
             for each in found:
-                _seal(each.save.path, each.known)
+                _finalize(each.save.path, each.known)
         self.core.processes.barrier()
         return [each.save for each in found], is_whole
 
 
-def _seal(path: Path, known: dict[str, tuple[int, int]]) -> None:
+def _finalize(path: Path, known: dict[str, tuple[int, int]]) -> None:
     try:
-        store.seal(path, known)
+        store.finalize_manifest(path, known)
     except OSError as error:
         logger.error(
             "%s is saved, but the files that _save_checkpoint of the Trainer's class added could not be added to its "
@@ -180,15 +157,25 @@ def _seal(path: Path, known: dict[str, tuple[int, int]]) -> None:
 
 
 def _json_state(scheduler: Any) -> Any:
-    """A scheduler's state without what JSON cannot represent (functions, the optimizer)."""
+    """A scheduler's state without what JSON cannot represent (functions, the optimizer). Tensors of one number, which a
+    learning rate may be, are stored as that number; see `resume.in_current_types`."""
     if not hasattr(scheduler, "state_dict"):
         return None
+    found = {key: _plain(value) for key, value in scheduler.state_dict().items()}
+    return {key: value for key, value in found.items() if value is not _NOT_PLAIN}
 
-    def plain(value: Any) -> bool:
-        if isinstance(value, dict):
-            return all(plain(v) for v in value.values())
-        if isinstance(value, (list, tuple)):
-            return all(plain(v) for v in value)
-        return isinstance(value, (int, float, str, bool, type(None)))
 
-    return {key: value for key, value in scheduler.state_dict().items() if plain(value)}
+_NOT_PLAIN = object()
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON can represent it; _NOT_PLAIN if it cannot."""
+    if isinstance(value, dict):
+        entries = {key: _plain(each) for key, each in value.items()}
+        return _NOT_PLAIN if any(each is _NOT_PLAIN for each in entries.values()) else entries
+    if isinstance(value, (list, tuple)):
+        values = [_plain(each) for each in value]
+        return _NOT_PLAIN if any(each is _NOT_PLAIN for each in values) else values
+    if isinstance(value, (int, float, str, bool, type(None))):
+        return value
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else _NOT_PLAIN

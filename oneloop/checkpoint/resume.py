@@ -2,29 +2,31 @@
 
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from .. import behaviour
 from ..converters import other_trainers
-from ..data.process_sharding import fits_any_number
+from ..data.process_sharding import is_rank_independent
+from ..distributed.mesh import Mesh
 from ..errors import CheckpointError
 from ..formats.reading import restoring
+from ..formats.safetensors_io import read as read_tensors
+from ..formats.safetensors_io import read_header
 from ..formats.schema import alike, check, flag, integer, listing, number, record
-from ..formats.structure import tensor_files, tied_names
+from ..formats.structure import WEIGHTS, tied_names
 from ..secrets import restored
-from ..state import TrainerControl, TrainerState
+from ..state import TrainerControl
 from ..steps import Position, accumulation_for
 from . import from_framework, from_other_trainers, log_history, store
-from .contents import WEIGHTS
-from .live_state import run_properties
+from .capture import run_properties
+from .reader import Checkpoint
 from .run_state import OWN_STATES, STATE, DataStates, PositionState, ResumePoint, RunState
-
-if TYPE_CHECKING:
-    from ..distributed.collectives import ProcessGroup
-    from ..trainer.internals import Internals
-    from ..trainer.run import Run
+from .saved_run import SavedRun, SavedTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ _USED = " (using the checkpoint's)"
 # -- which checkpoint
 
 
-def find(wanted: Any, output_dir: str) -> tuple[Path | None, list[str]]:
+def find(wanted: Any, output_dir: str) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint for resume_from_checkpoint, or None to start from the beginning; and those that were skipped."""
     if wanted is None or wanted is False:
         return None, []
@@ -52,10 +54,11 @@ def find(wanted: Any, output_dir: str) -> tuple[Path | None, list[str]]:
         )
     if not (path / store.MANIFEST).exists() and store.newest_first(path):
         return _newest_complete(str(path))  # the output_dir of a run
-    wrong = store.problems(path)
-    _warn_of_unlisted(path)
+    checkpoint = Checkpoint(path)
+    wrong = checkpoint.problems()
+    _warn_about_unlisted_files(checkpoint)
     if wrong:
-        whole = [str(c.path) for c in store.find(path.parent) if not store.problems(c.path)]
+        whole = [str(c.path) for c in store.find(path.parent) if not c.open().problems()]
         raise CheckpointError(
             f"the checkpoint {path} is incomplete or corrupt: {'; '.join(wrong)}. "
             + (
@@ -64,18 +67,19 @@ def find(wanted: Any, output_dir: str) -> tuple[Path | None, list[str]]:
                 else "There is no complete one next to it."
             )
         )
-    return path, []
+    return checkpoint, []
 
 
-def _newest_complete(output_dir: str) -> tuple[Path | None, list[str]]:
+def _newest_complete(output_dir: str) -> tuple[Checkpoint | None, list[str]]:
     """The newest complete checkpoint of the run that wrote last; others are skipped with a warning."""
     every = store.newest_first(Path(output_dir))
     passed_over: list[str] = []
     for candidate in every:
-        wrong = store.problems(candidate.path)
+        checkpoint = candidate.open()
+        wrong = checkpoint.problems()
         if not wrong:
-            _warn_of_unlisted(candidate.path)
-            return candidate.path, passed_over
+            _warn_about_unlisted_files(checkpoint)
+            return checkpoint, passed_over
         passed_over.append(f"{candidate.path.name}: {'; '.join(wrong)}")
         logger.warning("Skipping %s, which is incomplete or corrupt: %s.", candidate.path, "; ".join(wrong))
     if every:
@@ -92,13 +96,13 @@ def _newest_complete(output_dir: str) -> tuple[Path | None, list[str]]:
     return None, passed_over
 
 
-def _warn_of_unlisted(path: Path) -> None:
-    found = store.unlisted(path)
+def _warn_about_unlisted_files(checkpoint: Checkpoint) -> None:
+    found = store.unlisted(checkpoint)
     if found:
         logger.warning(
             "The run that wrote %s ended while its own _save_checkpoint was adding files. What oneloop saves is "
             "complete; these files may not be: %s.",
-            path,
+            checkpoint.path,
             ", ".join(found),
         )
 
@@ -106,22 +110,21 @@ def _warn_of_unlisted(path: Path) -> None:
 # -- weights
 
 
-def load_weights(core: "Internals", path: Path) -> None:
+def load_weights(core: SavedTrainer, checkpoint: Checkpoint) -> None:
     """Load the weights of a checkpoint, or of a directory that save_model wrote."""
-    backend, strategy, model = core.backend, core.strategy, core.trainer.model
-    if store.is_foreign(path):
+    backend, strategy, model, path = core.backend, core.strategy, core.trainer.model, checkpoint.path
+    if checkpoint.is_external:
         other_trainers.check_framework(path, backend.NAME)
-        backend.transformers_checkpoint.load_weights(model, path)
+        backend.external_checkpoint.load_weights(model, path)
         return
-    files = tensor_files(path, "model")
+    files = checkpoint.tensor_files("model")
     if not files and backend.models.is_adapter(backend.models.unwrap(model)):
         with restoring("the adapter", path):
             strategy.load_adapter(model, path)
         return
     if not files:
         raise CheckpointError(f"{path} has no {WEIGHTS}. Pass a directory that contains it.")
-    tied = tied_names(files[0])
-    run = RunState.read(path)
+    tied, run = tied_names(files[0]), checkpoint.run
     if run is not None and from_framework.is_needed(core, run):
         with restoring("the weights", path):
             from_framework.load_weights(core, run, path, files, tied)
@@ -133,52 +136,56 @@ def load_weights(core: "Internals", path: Path) -> None:
         strategy.load_model(model, tensors, tied, str(path))
 
 
-def loads_after_wrapping(core: "Internals", path: Path) -> bool:
+def loads_after_wrapping(core: SavedTrainer, checkpoint: Checkpoint) -> bool:
     """Whether each process reads its shard of the weights after the model is sharded. Adapters, which are small, and
     checkpoints of other trainers and other frameworks are read completely before."""
     models = core.backend.models
-    if not core.strategy.loads_parts or models.is_adapter(models.unwrap(core.trainer.model)) or store.is_foreign(path):
+    if (
+        not core.strategy.loads_sharded
+        or models.is_adapter(models.unwrap(core.trainer.model))
+        or checkpoint.is_external
+    ):
         return False
-    run = RunState.read(path)
-    return run is None or not from_framework.is_needed(core, run)
+    return checkpoint.run is None or not from_framework.is_needed(core, checkpoint.run)
 
 
-def load_best_model(core: "Internals", last_saved: str | None) -> None:
+def load_best_model(run: SavedRun, last_saved: str | None) -> None:
+    core, directory = run.core, run.checkpointer.directory
     best = core.trainer.state.best_model_checkpoint
     if best is None:
         logger.warning(
             "load_best_model_at_end=True, but no evaluation has determined a best model; keeping the last one."
         )
         return
-    path = core.run.checkpointer.directory.resolve(best)
-    core.run.checkpointer.directory.storage.share_best(path)
-    wrong = store.problems(path)
+    path = directory.resolve(best)
+    directory.storage.provide_best(path)
+    checkpoint = Checkpoint(path)
+    wrong = checkpoint.problems()
     if wrong:
         raise CheckpointError(
             f"cannot load the best model, {best}: {'; '.join(wrong)}. Training is complete; the model of the "
             f"last step is in memory and in {last_saved}."
         )
     logger.info("Loading the best model: %s (%s).", best, core.trainer.state.best_metric)
-    load_weights(core, path)
-    with restoring("the average of the weights", path):
-        core.run.update.modes.average.load_best(path)
+    load_weights(core, checkpoint)
+    if checkpoint.run is not None:
+        position = position_of_this_process(checkpoint.run.position, core.mesh)
+        run.parts.load_best_model(StoredRun(core, checkpoint, position))
 
 
 # -- the Trainer's state
 
 
-def load_state(trainer: Any, path: Path) -> None:
+def load_state(trainer: Any, checkpoint: Checkpoint) -> None:
     """Restore step, logs and callbacks of a checkpoint; must come before the plan is computed, which needs the step."""
-    if store.is_foreign(path) and not (path / STATE).is_file():  # a pickle
-        state = trainer.state = TrainerState.from_fields(other_trainers.state(path))
-    else:
-        state = trainer.state = TrainerState.load_from_json(path / STATE)
-    state.log_history = log_history.restored(state.log_history, path)
+    folder = checkpoint.path.parent
+    state = trainer.state = checkpoint.trainer_state()
+    state.log_history = log_history.restored(state.log_history, checkpoint)
     state.is_world_process_zero = trainer.is_world_process_zero()
     state.is_local_process_zero = trainer.is_local_process_zero()
     best = state.best_model_checkpoint
-    if best and (path.parent / Path(best).name).is_dir():  # the run may have been moved or copied
-        best = state.best_model_checkpoint = str(path.parent / Path(best).name)
+    if best and (folder / Path(best).name).is_dir():  # the run may have been moved or copied
+        best = state.best_model_checkpoint = str(folder / Path(best).name)
     if best and trainer.args.load_best_model_at_end and store.problems(Path(best), contents=False):
         logger.warning(
             "The best checkpoint so far, %s, is missing, incomplete or corrupt; tracking the best model restarts here.",
@@ -229,23 +236,23 @@ def _check_attributes(callback: Any, values: dict[str, Any]) -> None:
         check(values, record({}, rules), f"the state of {name} in {STATE}")
 
 
-def keep_global_batch(run: "Run", path: Path) -> None:
+def keep_global_batch(run: SavedRun, checkpoint: Checkpoint) -> None:
     """On another number of processes, keep the number of samples in an update by changing the accumulation."""
-    stored = RunState.read(path)
+    stored = checkpoint.run
     if stored is None:
         return
-    core, world = run.core, run.core.trainer.args.world_size
-    if stored.processes == world:
-        core.strategy.load_state(stored.measured.get("strategy", {}))
+    core, now = run.core, run.core.mesh.num_batches
+    if stored.processes == now:
+        core.strategy.load_state(stored.strategy)
         return
     if stored.properties.get("stream_sharding") == "shards":
         raise CheckpointError(
             f"the checkpoint was written by {stored.processes} process(es) that each read their own shards "
-            f"(stream_sharding='shards'), and this run has {world}: their positions do not fit. Use "
+            f"(stream_sharding='shards'), and this run has {now}: their positions do not fit. Use "
             f"{stored.processes} process(es); stream_sharding='samples', from the start, resumes on any number."
         )
     wanted, size = stored.properties["samples_per_step"], run.sizes.per_process
-    accumulation = accumulation_for(wanted, size, world)
+    accumulation = accumulation_for(wanted, size, now)
     run.set_accumulation(accumulation)
     logger.warning(
         "The checkpoint was written by %d process(es), this run has %d: an update keeps its %d samples with "
@@ -253,64 +260,90 @@ def keep_global_batch(run: "Run", path: Path) -> None:
         "dropout and of data augmentation differ; seed_each_sample=True, from the start of a run, keeps those of "
         "the data.",
         stored.processes,
-        world,
+        now,
         wanted,
-        world,
+        now,
         size,
         accumulation,
     )
 
 
-# -- optimizer, schedule, counters and position
+# -- optimizer, schedule, parts and position
 
 
-def load_run(run: "Run", path: Path) -> Position:
+class StoredRun:
+    """A checkpoint of oneloop's, as parts of a run see it: their keys of run.json, and their tensors."""
+
+    def __init__(
+        self, core: SavedTrainer, checkpoint: Checkpoint, position: PositionState, same_samples: bool = True
+    ) -> None:
+        self._core = core
+        self._checkpoint = checkpoint
+        self._position = position  # of this process
+        self.same_samples = same_samples  # the samples of a step are those of when it was written
+
+    @property
+    def path(self) -> Path:
+        return self._checkpoint.path
+
+    def state_of(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The values of these keys in run.json, as far as it has them."""
+        stored = self._checkpoint.complete_run().parts
+        return {key: stored[key] for key in keys if key in stored}
+
+    def process_state_of(self, name: str) -> Any:
+        """What this process stored of a part; None for nothing."""
+        return (self._position.parts or {}).get(name)
+
+    def has_tensors(self, name: str) -> bool:
+        """Whether the part of this name has stored tensors."""
+        return self._checkpoint.has(f"{name}.safetensors")
+
+    def tensor_types(self, name: str) -> dict[str, str]:
+        """The types of its tensors, as in the file."""
+        return {key: dtype for key, (dtype, _) in read_header(self.path / f"{name}.safetensors").items()}
+
+    def arrays(self, name: str) -> dict[str, Any]:
+        """Its tensors as NumPy arrays, whichever framework wrote them."""
+        return {key: raw.array() for key, raw in read_tensors(self.path / f"{name}.safetensors").items()}
+
+    def tensors(self, name: str) -> dict[str, Any]:
+        """Its tensors, which have the names of weights of the model, for this framework and in the layout of its
+        weights; such as `backend.tensors.assign` takes them."""
+        file, run = self.path / f"{name}.safetensors", self._checkpoint.complete_run()
+        if from_framework.is_needed(self._core, run):
+            return from_framework.load_tensors(self._core, run, self.path, [file])
+        return self._core.strategy.load_tensors(file)
+
+
+def load_run(run: SavedRun, checkpoint: Checkpoint) -> Position:
     """Restore everything else of a checkpoint. The RNG state is restored last, when the epoch opens, since what comes
     before may draw random numbers."""
-    if store.is_foreign(path):
-        return from_other_trainers.load_run(run, path)
-    stored, core = _read(path), run.core
+    if checkpoint.is_external:
+        return from_other_trainers.load_run(run, checkpoint)
+    stored, path, core = checkpoint.complete_run(), checkpoint.path, run.core
     crosses_from = stored.framework if from_framework.is_needed(core, stored) else None
-    run.take_id(*_own_or_new_id(run, stored.run_id))
+    run.set_run_id(*_resumed_or_new_id(run, checkpoint))
     core.trainer._load_optimizer_and_scheduler(str(path))
     core.engine.load_state(stored.engine | {"scaler": None})
     core.trainer._load_scaler(str(path))
-    norm = stored.measured.get("grad_norm")
-    core.engine.norm = None if norm is None else float.fromhex(norm)
-    run.update.resume(stored.measured.get("learning_rate", 0.0), stored.measured.get("split", 1))
-    run.meter.losses.load_state(stored.losses)
-    run.meter.work.load_state(stored.work)
-    if run.meter.sources is not None:
-        run.meter.sources.load_state(stored.measured.get("sources", {}))
-    step, spikes = core.trainer.state.global_step, stored.measured.get("spikes")
-    run.meter.spikes.load_state(spikes, step, fits=not _differs(run, stored))
-    run.meter.spikes.resumed_from(run.checkpointer.directory.resolve(path), step, spikes or {})
-    run.step_end.seeds.load_state(stored.measured.get("seeded", []))
-    with restoring("the average of the weights", path):
-        run.update.modes.average.load(stored, path)
-    _warn_of_changes(run, stored.properties)
-    run.checkpointer.resumed_from(path)
-    return _start(run, stored, path, crosses_from)
+    core.engine.norm = None if stored.grad_norm is None else float.fromhex(stored.grad_norm)
+    position = position_of_this_process(stored.position, core.mesh)
+    run.parts.load(StoredRun(core, checkpoint, position, same_samples=not _differs(run, stored)))
+    _warn_about_changes(run, stored.properties)
+    run.checkpointer.cleanup_after_resume(checkpoint)
+    return _start(run, stored, position, path, crosses_from)
 
 
-def _read(path: Path) -> RunState:
-    stored = RunState.read(path)
-    if stored is None:
-        raise CheckpointError(
-            f"cannot resume from {path}: it contains the model without optimizer and RNG state (saved with "
-            "save_only_model=True). Load its weights into the model and start a new run."
-        )
-    return stored
-
-
-def load_optimizer_and_scheduler(run: "Run", path: Path) -> None:
+def load_optimizer_and_scheduler(run: SavedRun, checkpoint: Checkpoint) -> None:
     """Restore both from a checkpoint, of oneloop or of another trainer."""
-    if store.is_foreign(path):
+    path = checkpoint.path
+    if checkpoint.is_external:
         from_other_trainers.load_optimizer_and_scheduler(run, path)
         return
-    stored, trainer = _read(path), run.core.trainer
+    stored, trainer = checkpoint.complete_run(), run.core.trainer
     if stored.optimizer:
-        _load_optimizer(run.core, stored, path)
+        _load_optimizer(run.core, stored, checkpoint)
     else:
         logger.warning(
             "%s has no optimizer state, since an override of _save_optimizer_and_scheduler has not called super(). "
@@ -323,7 +356,18 @@ def load_optimizer_and_scheduler(run: "Run", path: Path) -> None:
         if type(scheduler).__module__.startswith("oneloop."):
             _check_schedule(scheduler, stored.scheduler, path)
         with restoring("the schedule", path):
-            load(stored.scheduler)
+            load(in_current_types(stored.scheduler, scheduler.state_dict(), run.core.backend.tensors))
+
+
+def in_current_types(stored: Any, current: Any, tensors: Any) -> Any:
+    """The stored state of a scheduler with its numbers as tensors where the current state has tensors."""
+    if isinstance(stored, dict) and isinstance(current, dict):
+        return {key: in_current_types(value, current.get(key), tensors) for key, value in stored.items()}
+    if isinstance(stored, list) and isinstance(current, (list, tuple)) and len(stored) == len(current):
+        return [in_current_types(value, other, tensors) for value, other in zip(stored, current)]
+    if isinstance(stored, (int, float)) and tensors.is_tensor(current):
+        return tensors.from_numpy(np.asarray(stored, tensors.to_numpy(current).dtype))
+    return stored
 
 
 def _check_schedule(scheduler: Any, stored: dict[str, Any], path: Path) -> None:
@@ -338,17 +382,17 @@ def _check_schedule(scheduler: Any, stored: dict[str, Any], path: Path) -> None:
             raise CheckpointError(f"the schedule in {path} has no learning rates")
 
 
-def load_scaler(run: "Run", path: Path) -> None:
+def load_scaler(run: SavedRun, checkpoint: Checkpoint) -> None:
     """Restore the loss scaler from a checkpoint, of oneloop or of another trainer."""
-    if store.is_foreign(path):
-        from_other_trainers.load_scaler(run, path)
+    if checkpoint.is_external:
+        from_other_trainers.load_scaler(run, checkpoint.path)
     else:
-        with restoring("the loss scaler", path):
-            run.core.engine.load_state(_read(path).engine)
+        with restoring("the loss scaler", checkpoint.path):
+            run.core.engine.load_state(checkpoint.complete_run().engine)
 
 
-def _load_optimizer(core: "Internals", stored: RunState, path: Path) -> None:
-    files = tensor_files(path, "optimizer")
+def _load_optimizer(core: SavedTrainer, stored: RunState, checkpoint: Checkpoint) -> None:
+    files, path = checkpoint.tensor_files("optimizer"), checkpoint.path
     if from_framework.is_needed(core, stored):
         logger.warning(
             "The checkpoint was written on %s: weights, optimizer state, schedule, position and logs are restored; "
@@ -366,17 +410,17 @@ def _load_optimizer(core: "Internals", stored: RunState, path: Path) -> None:
         core.strategy.load_optimizer(trainer.optimizer, trainer.model, tensors, stored.optimizer, str(path))
 
 
-def _own_or_new_id(run: "Run", run_id: str) -> tuple[str, str | None]:
+def _resumed_or_new_id(run: SavedRun, checkpoint: Checkpoint) -> tuple[str, str | None]:
     """(the id of the resumed run, the id of the run that it is branched from). A run that resumes from an older
     checkpoint gets a new id: the later checkpoints belong to the old one, and are kept."""
-    trainer, rolled_back = run.core.trainer, run.meter.spikes.after
+    trainer, rolled_back, run_id = run.core.trainer, run.rolled_back, checkpoint.complete_run().run_id
     if rolled_back is not None:
         return rolled_back.run_id, rolled_back.parent_id
     if run.plan.cooldown is not None and run.plan.cooldown.is_new:
         return store.new_run_id(), run_id
-    every = store.find(run.checkpointer.directory.path)
-    beyond = [c.path for c in every if c.run_id == run_id and c.step > trainer.state.global_step]
-    later = [path.name for path in beyond if not store.problems(path)]
+    every = store.find(run.checkpointer.directory.path, checkpoint)
+    beyond = [c for c in every if c.run_id == run_id and c.step > trainer.state.global_step]
+    later = [c.path.name for c in beyond if not c.open().problems()]
     if not later:
         return run_id, None
     logger.warning(
@@ -387,18 +431,18 @@ def _own_or_new_id(run: "Run", run_id: str) -> tuple[str, str | None]:
     return store.new_run_id(), run_id
 
 
-def _shown(value: Any) -> str:
+def _format_short(value: Any) -> str:
     return value if isinstance(value, str) and value.isprintable() else str(value)[:200]
 
 
-def _warn_of_changes(run: "Run", before: dict[str, Any]) -> None:
+def _warn_about_changes(run: SavedRun, before: dict[str, Any]) -> None:
     now = run_properties(run)
     elastic: tuple[str, ...] = ("processes", "accumulation") if before.get("processes") != now["processes"] else ()
     elastic += () if run.plan.cooldown is None else ("max_steps",)
     before = {"data_order": "oneloop"} | before
     now = {"data_order": "oneloop"} | now
     changed = [
-        f"{key} was {_shown(before[key])}, is {_shown(now[key])}{_USED if key in _STORED else ''}"
+        f"{key} was {_format_short(before[key])}, is {_format_short(now[key])}{_USED if key in _STORED else ''}"
         for key in before
         if key in now and before[key] != now[key] and key not in elastic
     ]
@@ -409,16 +453,15 @@ def _warn_of_changes(run: "Run", before: dict[str, Any]) -> None:
         )
 
 
-def _differs(run: "Run", stored: RunState) -> bool:
+def _differs(run: SavedRun, stored: RunState) -> bool:
     """Whether the dataset or the number of samples in an update is another one."""
     before, plan = stored.properties, run.plan
     return before["samples_per_step"] != plan.samples_per_step or before["samples"] != plan.samples
 
 
-def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -> Position:
+def _start(run: SavedRun, stored: RunState, place: PositionState, path: Path, crosses_from: str | None) -> Position:
     """The position where the run starts, and what remains to be restored when its first epoch opens."""
     trainer, plan = run.core.trainer, run.plan
-    place = own_position(stored.position, run.core.processes)
     epoch, done, ended = place.epoch, place.step_in_epoch, place.epoch_ended
     if ended and not plan.is_over(trainer.state.global_step) and not place.epoch_stopped:
         # The epoch was cut short by the last step of the run, which now has more steps.
@@ -431,7 +474,7 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
     owners = {"collator": trainer.data_collator, "dataset": trainer.train_dataset}
     if place.trainer:
         with restoring("what the Trainer keeps between steps", path):
-            run.core.extensions.restore_state(place.trainer, run.epochs.own_tensors(path))
+            run.core.extensions.restore_state(place.trainer, run.epochs.local_tensors(path))
     if crosses_from is None:
         with restoring("a model that follows the trained one", path):
             run.core.extensions.restore_models(path)
@@ -455,12 +498,12 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
     return Position(epoch, done, epoch_ended=ended, epoch_stopped=place.epoch_stopped)
 
 
-def own_position(position: PositionState, processes: "ProcessGroup") -> PositionState:
-    """The position with what this process alone had."""
+def position_of_this_process(position: PositionState, mesh: Mesh) -> PositionState:
+    """The position with what the processes of this batch alone had."""
     others = position.ranks
-    if processes.size != len(others) + 1:
+    if mesh.num_batches != len(others) + 1:
         kept: dict[str, Any] = dict.fromkeys(OWN_STATES)
-        if fits_any_number(position.data) or not others:
+        if is_rank_independent(position.data) or not others:
             kept["data"] = position.data
         return replace(position, **kept)
-    return replace(position, **others[processes.rank - 1]) if processes.rank else position
+    return replace(position, **others[mesh.batch_index - 1]) if mesh.batch_index else position

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ..formats.reading import read_json, restoring
+from ..formats.part_rules import keys as part_keys
+from ..formats.reading import restoring
 from ..formats.safetensors_io import Raw
 from ..formats.safetensors_io import read as read_tensors
-from ..formats.structure import ARGUMENTS, OPTIMIZER, OWN_STATES, RANDOM, RUN, STATE, check_run, is_ours
-from . import store
+from ..formats.structure import ARGUMENTS, FORMAT, OPTIMIZER, OWN_STATES, RANDOM, RUN, STATE, check_run
 
 __all__ = [
     "ARGUMENTS",
@@ -35,7 +35,7 @@ BUFFER = "buffer/"  # prefix of the tensors of one process, stored with its RNG 
 ATTRIBUTES = "attributes/"  # prefix of the tensors in attributes of the Trainer's class, likewise
 GENERATOR = "generator/"  # prefix of the states of generators that a user's sampler draws from, likewise
 
-_IF_ANY = ("trainer", "ahead", "exhausted")  # of a position: left out if there is nothing to say
+_IF_ANY = ("trainer", "ahead", "exhausted", "parts")  # of a position: left out if there is nothing to say
 
 
 @dataclass
@@ -53,6 +53,7 @@ class PositionState:
     collator: Any = None
     dataset: Any = None
     trainer: Any = None  # attributes that the Trainer's class keeps between steps
+    parts: Any = None  # what parts of the run have of this process alone
     ahead: Any = None  # collator and dataset before the fetch of the batch that was waiting
     exhausted: bool = False  # data that keeps its own position had no batch left in its epoch
     ranks: list[dict[str, Any]] = field(default_factory=list)
@@ -82,13 +83,14 @@ class RunState:
     optimizer: dict[str, Any]  # options of its groups; tensors in optimizer.safetensors. {}: stored by an override
     scheduler: dict[str, Any] | None
     engine: dict[str, Any]
-    losses: dict[str, Any]
-    work: dict[str, Any]
     position: PositionState
     properties: dict[str, Any]  # what should be the same in a resumed run; stored as "course"
     layout: dict[str, Any] | None = None  # common names and axes of the tensors, for other frameworks
-    measured: dict[str, Any] = field(default_factory=dict)  # of the last step, sums by source, average, spikes, seeds
-    format: int = store.FORMAT
+    strategy: dict[str, Any] = field(default_factory=dict)
+    grad_norm: str | None = None  # of the last step, in case the end of the epoch logs it; hexadecimal: may be infinite
+    cooldown: dict[str, Any] | None = None
+    parts: dict[str, Any] = field(default_factory=dict)  # of the parts of the run, by the keys that they declare
+    format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -99,45 +101,41 @@ class RunState:
             "optimizer": self.optimizer,
             "scheduler": self.scheduler,
             "engine": self.engine,
-            "losses": self.losses,
-            "work": self.work,
             "position": self.position.to_json(),
             "course": self.properties,
-            **self.measured,
+            "strategy": self.strategy,
+            "grad_norm": self.grad_norm,
+            **({} if self.cooldown is None else {"cooldown": self.cooldown}),
+            **self.parts,
         }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], source: Any = RUN) -> "RunState":
-        version = stored.get("format", store.FORMAT) if isinstance(stored, Mapping) else store.FORMAT
-        if version != store.FORMAT:
+        version = stored.get("format", FORMAT) if isinstance(stored, Mapping) else FORMAT
+        if version != FORMAT:
             raise CheckpointError(
-                f"{source} has format {version}, but this release of oneloop reads {store.FORMAT}. Resume with the "
+                f"{source} has format {version}, but this release of oneloop reads {FORMAT}. Resume with the "
                 "release that wrote it, or a later one."
             )
         stored = check_run(stored, source)
-        names = ("strategy", "grad_norm", "learning_rate", "split", "sources", "average", "cooldown", "spikes")
         return cls(
             run_id=stored["run_id"],
             framework=stored["framework"],
             optimizer=stored["optimizer"],
             scheduler=stored["scheduler"],
             engine=stored["engine"],
-            losses=stored["losses"],
-            work=stored["work"],
             position=PositionState.from_json(stored["position"]),
             properties=stored["course"],
             layout=stored.get("layout"),
-            measured={name: stored[name] for name in (*names, "seeded") if name in stored},
+            strategy=stored.get("strategy", {}),
+            grad_norm=stored.get("grad_norm"),
+            cooldown=stored.get("cooldown"),
+            parts={key: stored[key] for key in part_keys() if key in stored},
         )
 
     @property
     def processes(self) -> int:
         return self.properties.get("processes", 1)
-
-    @classmethod
-    def read(cls, path: Path) -> "RunState | None":
-        """run.json of a checkpoint; None if it has none."""
-        return cls.from_json(read_json(path / RUN), path / RUN) if is_ours(path, RUN) else None
 
 
 @dataclass
@@ -186,8 +184,8 @@ class ResumePoint:
     stopped: bool = False  # a callback has stopped the run
     pending: dict[str, bool] = field(default_factory=dict)
     data: DataStates = field(default_factory=DataStates)
-    foreign: Any = None  # what another trainer's optimizer and schedule are, to be logged
-    is_foreign: bool = False  # transformers' Trainer wrote the checkpoint
+    external: Any = None  # what another trainer's optimizer and schedule are, to be logged
+    is_external: bool = False  # another library's Trainer wrote the checkpoint
     batches_before: int = 0  # how many batches it would fetch before it restores the RNG state
 
     @property
@@ -203,8 +201,8 @@ class ResumePoint:
             self.tensors = read_tensors(path / RANDOM)
         return self.tensors
 
-    def found(self, foreign: Any) -> None:
-        self.foreign = foreign
+    def keep_external(self, foreign: Any) -> None:
+        self.external = foreign
 
     def begin_pending(self) -> None:
         """Called when a pending evaluation begins, with the RNG state of the checkpoint."""
@@ -215,6 +213,6 @@ class ResumePoint:
         self.streams, self.generators = streams, generators
         self.data.continue_with(own)
 
-    def streams_restored(self) -> None:
+    def rng_state_restored(self) -> None:
         self.random = self.tensors = self.streams = self.generators = None
         self.batches_before = 0

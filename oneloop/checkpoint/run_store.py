@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .sharded import Parts
-    from .store import Checkpoint
+    from .sharded import ShardedSave
+    from .store import CheckpointInfo
 
 
 class RunStore:
@@ -18,7 +18,7 @@ class RunStore:
         return False
 
     @property
-    def checkpoints(self) -> "list[Checkpoint]":
+    def checkpoints(self) -> "list[CheckpointInfo]":
         """Complete ones in the store, once the run has begun."""
         return []
 
@@ -27,21 +27,21 @@ class RunStore:
         local path or True, and the checkpoints in the store that are incomplete or corrupt."""
         return wanted, []
 
-    def share(self, checkpoint: Path | None, wanted: Any) -> Path | None:
+    def provide_checkpoint(self, checkpoint: Path | None, wanted: Any) -> Path | None:
         """Download the checkpoint to resume on machines that do not have it; returns its path on this machine. A
         collective on several processes."""
         return checkpoint
 
-    def share_best(self, checkpoint: Path) -> None:
+    def provide_best(self, checkpoint: Path) -> None:
         """Download the best checkpoint on machines that do not have it. A collective on several processes."""
 
     def start(self) -> None:
         """The run begins."""
 
-    def resumed_from(self, checkpoint: Path, best: str | None) -> None:
+    def cleanup_after_resume(self, checkpoint: Path, best: str | None) -> None:
         """The run was resumed from this checkpoint."""
 
-    def parts(self, step: int, stage: Path | None) -> "Parts | None":
+    def sharded_save(self, step: int, stage: Path | None) -> "ShardedSave | None":
         """How the processes of machines that share no disk write a checkpoint; None if they cannot. A collective."""
         return None
 

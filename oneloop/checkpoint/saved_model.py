@@ -44,7 +44,7 @@ def replacing(folder: Path) -> Iterator[Path]:
     stage.mkdir()
     with hold(stage):
         try:
-            if (folder / "README.md").is_file():  # which PEFT adds to
+            if (folder / "README.md").is_file():  # to which the library of an adapter adds
                 shutil.copyfile(folder / "README.md", stage / "README.md")
             yield stage
             saved, names = _commit(stage)

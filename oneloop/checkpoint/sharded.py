@@ -3,14 +3,13 @@
 A process that has written its files leaves a note with their manifest entries; the one that commits waits for the notes
 of the others, removes them, and writes the manifest. Notes instead of a collective, because background threads must not
 interleave collectives with those of training. Files and notes are in a directory that all of them have access to, or in
-object storage (storage/machine_parts.py).
+object storage (storage/multi_node_upload.py).
 """
 
 import contextlib
 import errno
 import json
 import re
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +21,13 @@ from ..formats.durable import sync_directory
 from ..formats.reading import read_json
 from ..formats.safetensors_io import Raw
 from ..secrets import clean_text
-from . import contents as whole
-from .contents import Contents, split
+from . import capture
+from .capture import Contents, split
+from .writer import Waiting
 
 KINDS = ("model", "optimizer")
-_LOOK = 0.02  # seconds between two checks for notes
-_GRACE = 30.0  # seconds that the others have once the run is ending with an error
+_POLL_SECONDS = 0.02  # seconds between two checks for notes
+_GRACE_SECONDS = 30.0  # seconds that the others have once the run is ending with an error
 
 
 def _note(stage: Path, rank: int) -> Path:
@@ -42,7 +42,7 @@ def note_text(facts: dict[str, Any] | None, error: BaseException | None = None) 
     return json.dumps({"facts": facts, "errno": number, "error": why, "values": values})
 
 
-def leave_note(stage: Path, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
+def write_note(stage: Path, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
     """Report that the files of this process are written, or that writing failed. The note is written atomically."""
     text = note_text(facts, error)
     unfinished = stage / f".part-{rank:05d}.partial"
@@ -50,34 +50,34 @@ def leave_note(stage: Path, rank: int, facts: dict[str, Any] | None, error: Base
     unfinished.rename(_note(stage, rank))
 
 
-class Parts(Protocol):
+class ShardedSave(Protocol):
     """Where the processes of one save put their files and notes."""
 
     stage: Path  # where this process writes
-    look: float  # seconds between two checks for notes
+    poll_seconds: float  # seconds between two checks for notes
 
-    def room(self, own: int, total: int) -> int:
+    def bytes_needed(self, own: int, total: int) -> int:
         """The bytes that `stage` must have room for, of those of this process and of all."""
 
     def send(self, facts: dict[str, Any]) -> dict[str, Any]:
         """This process has written its files; returns their manifest entries."""
 
-    def leave_note(self, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
+    def write_note(self, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
         """Report that the files of this process are in place, or that it has failed."""
 
     def has_note(self, rank: int) -> bool:
         """Whether the note of a process is there."""
 
-    def take_note(self, rank: int) -> dict[str, Any]:
+    def read_note(self, rank: int) -> dict[str, Any]:
         """Read a note that is there; CheckpointError if that fails."""
 
-    def noted(self) -> None:
+    def remove_notes(self) -> None:
         """All notes have been taken."""
 
     def publish(self, manifest: dict[str, Any]) -> None:
         """Called in the process that commits, when the manifest is in its `stage` and before the checkpoint is."""
 
-    def give_up(self, ranks: range) -> None:
+    def abort(self, ranks: range) -> None:
         """The process that commits has failed, or another one."""
 
     def close(self) -> None:
@@ -87,80 +87,59 @@ class Parts(Protocol):
 class OnSharedDisk:
     """The parts of a checkpoint in a staged directory that all processes have access to."""
 
-    look = _LOOK
+    poll_seconds = _POLL_SECONDS
 
     def __init__(self, stage: Path) -> None:
         self.stage = stage
 
-    def room(self, own: int, total: int) -> int:
+    def bytes_needed(self, own: int, total: int) -> int:
         return total
 
     def send(self, facts: dict[str, Any]) -> dict[str, Any]:
         return facts
 
-    def leave_note(self, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
-        leave_note(self.stage, rank, facts, error)
+    def write_note(self, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
+        write_note(self.stage, rank, facts, error)
 
     def has_note(self, rank: int) -> bool:
         return _note(self.stage, rank).exists()
 
-    def take_note(self, rank: int) -> dict[str, Any]:
+    def read_note(self, rank: int) -> dict[str, Any]:
         note = read_json(_note(self.stage, rank))
         if note["facts"] is not None:
             _note(self.stage, rank).unlink()
         return note
 
-    def noted(self) -> None:
+    def remove_notes(self) -> None:
         # Else a power failure after the manifest could leave a checkpoint that still has notes.
         sync_directory(self.stage)
 
     def publish(self, manifest: dict[str, Any]) -> None:
         pass
 
-    def give_up(self, ranks: range) -> None:
+    def abort(self, ranks: range) -> None:
         pass
 
     def close(self) -> None:
         pass
 
 
-class Waiting:
-    """What the process that commits learns while it waits for the others, apart from their notes."""
-
-    def __init__(self) -> None:
-        self.leaving = threading.Event()  # the run is ending with an error
-        self.failed = threading.Event()  # a process could not write its files, and perhaps no note either
-
-    def leave(self) -> None:
-        self.leaving.set()
-
-    def fail(self) -> None:
-        self.failed.set()
-
-    def share(self, processes: ProcessGroup) -> None:
-        """Let the process that commits know that another one has failed. A collective."""
-        if any(failed for (failed,) in processes.all_gather([self.failed.is_set()])) and processes.is_main:
-            self.failed.set()
-        elif not processes.is_main:
-            self.failed.clear()
-
-
-def collect(parts: Parts, ranks: range, timeout: float, waiting: Waiting) -> dict[str, Any]:
+def collect(parts: ShardedSave, ranks: range, timeout: float, waiting: Waiting) -> dict[str, Any]:
     """Wait for all processes; returns the manifest entries of their files, or raises the error of one of them."""
     found: dict[str, Any] = {}
     place = str(parts.stage)
     end, left = time.monotonic() + timeout, False
     for rank in ranks:
         while not parts.has_note(rank):
-            if waiting.leaving.is_set() and not left:
-                end, left = min(end, time.monotonic() + _GRACE), True
+            if waiting.is_stopped.is_set() and not left:
+                end, left = min(end, time.monotonic() + _GRACE_SECONDS), True
             if waiting.failed.is_set() and not parts.has_note(rank):  # it may have left its note just before
                 raise OSError(errno.EIO, "a process could not write its shard", place)
             if time.monotonic() > end:
                 raise OSError(errno.ETIMEDOUT, f"process {rank} has not written its shard", place)
-            time.sleep(parts.look)
+            time.sleep(parts.poll_seconds)
         try:
-            note = parts.take_note(rank)
+            note = parts.read_note(rank)
         except CheckpointError as error:
             raise OSError(errno.EIO, f"cannot read the note of process {rank}: {error}", place) from error
         if note["facts"] is None and note["values"]:
@@ -168,18 +147,18 @@ def collect(parts: Parts, ranks: range, timeout: float, waiting: Waiting) -> dic
         if note["facts"] is None:
             raise OSError(note["errno"], f"process {rank} could not write its shard: {note['error']}", place)
         found |= note["facts"]
-    parts.noted()
+    parts.remove_notes()
     return found
 
 
-def let_finish(parts: Parts, ranks: range, waiting: Waiting) -> None:
+def wait_for_failed_writers(parts: ShardedSave, ranks: range, waiting: Waiting) -> None:
     """After the process that commits has failed, give the others a moment: a file that one creates while the staged
     directory is being removed would keep it from going away."""
-    end = time.monotonic() + _GRACE
-    while not (waiting.failed.is_set() or waiting.leaving.is_set() or time.monotonic() > end):
+    end = time.monotonic() + _GRACE_SECONDS
+    while not (waiting.failed.is_set() or waiting.is_stopped.is_set() or time.monotonic() > end):
         if all(parts.has_note(rank) for rank in ranks):
             return
-        time.sleep(parts.look)
+        time.sleep(parts.poll_seconds)
 
 
 def number_files(contents: Contents, processes: ProcessGroup) -> int:
@@ -187,7 +166,7 @@ def number_files(contents: Contents, processes: ProcessGroup) -> int:
     total bytes of all processes."""
     for kind in KINDS:
         tensors, metadata = _take(contents, kind)
-        shards = [shard for shard in split(tensors, whole.SHARD_BYTES) if shard]
+        shards = [shard for shard in split(tensors, capture.SHARD_BYTES) if shard]
         counts = [int(number) for (number,) in processes.all_gather([len(shards)])]
         count, first = sum(counts), sum(counts[: processes.rank])
         for i, shard in enumerate(shards, first):
@@ -221,25 +200,18 @@ def _take(contents: Contents, kind: str) -> tuple[dict[str, Raw], dict[str, str]
     return tensors, metadata
 
 
-def write_part(parts: Parts, rank: int, contents: Contents, size: int, check: Callable[[], Any] = lambda: None) -> None:
+def write_part(
+    parts: ShardedSave, rank: int, contents: Contents, size: int, check: Callable[[], Any] = lambda: None
+) -> None:
     """What a process does that does not commit. `check` raises if the contents must not be saved."""
     try:
         check()
-        whole.room_for(parts.stage, parts.room(contents.size, size))
+        capture.check_free_space(parts.stage, parts.bytes_needed(contents.size, size))
         facts = parts.send(contents.write(parts.stage))
     except BaseException as error:
         with contextlib.suppress(OSError):
-            parts.leave_note(rank, None, error)
+            parts.write_note(rank, None, error)
         raise
     finally:
         parts.close()
-    parts.leave_note(rank, facts)
-
-
-def any_failed(processes: ProcessGroup, error: OSError | None) -> bool:
-    """Whether the disk has failed in any process. A collective on several processes."""
-    return any(failed for (failed,) in processes.all_gather([error is not None]))
-
-
-def failed_elsewhere(path: str) -> OSError:
-    return OSError(errno.EIO, "another process cannot write", path)
+    parts.write_note(rank, facts)

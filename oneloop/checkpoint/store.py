@@ -5,7 +5,6 @@ the step, and the id of the run that wrote it.
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -14,7 +13,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,12 @@ from ..converters import other_trainers
 from ..errors import CheckpointError
 from ..formats import structure
 from ..formats.durable import files_below, make_directory, remove_tree, sync_directory, sync_tree
-from ..formats.reading import open_file
 from ..formats.safetensors_io import write_bytes
-from ..formats.schema import shown
-from ..formats.structure import MANIFEST
+from ..formats.structure import FORMAT, MANIFEST
+from .reader import Checkpoint, checksum, is_external, problems, read_manifest
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
 _NEW_MANIFEST = f".{MANIFEST}.partial"
 _OWN_FILES = re.compile(
     r"(model|optimizer)(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|random\.safetensors|run\.json|"
@@ -45,8 +42,8 @@ Failed = Callable[[Path, OSError], None]  # called for each checkpoint that cann
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint directory; run_id is None if another trainer wrote it."""
+class CheckpointInfo:
+    """A checkpoint directory among others; run_id is None if another trainer wrote it."""
 
     path: Path
     step: int
@@ -54,27 +51,20 @@ class Checkpoint:
     written: float
     generation: int = 0  # higher in a run that began later in this directory
     reason: str | None = None  # why it was saved
+    manifest: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def order(self) -> tuple[int, float]:
-        """By which the run that wrote last is found. Clocks may be set back; generations only grow."""
+        """The sort key that finds the run that wrote last. Clocks may be set back; generations only grow."""
         return self.generation, self.written
+
+    def open(self) -> Checkpoint:
+        """The checkpoint, whose manifest has been read."""
+        return Checkpoint(self.path, self.manifest)
 
 
 def new_run_id() -> str:
     return uuid.uuid4().hex[:16]
-
-
-def checksum(path: Path) -> str:
-    with open_file(path) as f:
-        return hashlib.file_digest(f, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(f)
-
-
-def _digest(f: Any) -> str:
-    digest = hashlib.sha256()
-    while block := f.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 def open_stage(parent: Path, step: int) -> Path:
@@ -102,7 +92,7 @@ def commit(
     run_id: str,
     reason: str,
     facts: dict[str, dict[str, Any]],
-    unsealed: bool = False,
+    is_open: bool = False,
     generation: int | None = None,
     publish: Callable[[dict[str, Any]], None] = lambda manifest: None,
 ) -> Path:
@@ -110,13 +100,13 @@ def commit(
 
     The order matters: a process that is killed at any point leaves either no checkpoint or a complete one, and so does
     a power failure: everything is flushed before the rename, and the rename before anything is deleted. `facts` are the
-    entries of files whose checksum was computed while writing; other files are read for theirs. An `unsealed` one is
-    complete too, but an override may add files until seal(); it may also have written some under the final path.
-    `generation` is that of the run, see next_generation(). `publish` is called with the manifest before the rename;
-    there is no checkpoint if it fails.
+    entries of files whose checksum was computed while writing; other files are read for theirs. One that `is_open` is
+    complete too, but an override may add files until finalize_manifest(); it may also have written some under the final
+    path. `generation` is that of the run, see next_generation(). `publish` is called with the manifest before the
+    rename; there is no checkpoint if it fails.
     """
     target = folder.parent / f"{PREFIX}-{step}"
-    if unsealed:
+    if is_open:
         _copy_added(target, folder)
     files = dict(facts)
     for name, path in _files(folder):
@@ -131,12 +121,12 @@ def commit(
         "generation": next_generation(folder.parent, run_id) if generation is None else generation,
         "files": dict(sorted(files.items())),
     }
-    if unsealed:
+    if is_open:
         manifest["unsealed"] = True
     write_bytes(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
     sync_tree(folder)
     publish(manifest)
-    take_place(folder, target)
+    swap_in(folder, target)
     return target
 
 
@@ -157,7 +147,7 @@ def file_facts(path: Path) -> dict[str, Any]:
 def _copy_added(target: Path, folder: Path) -> None:
     """Copy what an override has written to the path of a checkpoint before it is there. Files that oneloop writes, and
     those of an earlier checkpoint at that path, are left."""
-    if not target.is_dir() or is_foreign(target):
+    if not target.is_dir() or is_external(target):
         return
     earlier: dict[str, Any] = read_manifest(target) or {"files": {}, "written": 0.0}
     for name, path in _files(target):
@@ -168,11 +158,11 @@ def _copy_added(target: Path, folder: Path) -> None:
 
 
 def fingerprints(path: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of change of each file, by which seal() recognises those that are unchanged."""
+    """Size and time of change of each file, by which finalize_manifest() recognises those that are unchanged."""
     return {name: (file.stat().st_size, file.stat().st_mtime_ns) for name, file in _files(path)}
 
 
-def seal(path: Path, known: dict[str, tuple[int, int]]) -> None:
+def finalize_manifest(path: Path, known: dict[str, tuple[int, int]]) -> None:
     """Add what an override has written into a complete checkpoint to its manifest, which is replaced atomically. Files
     that are on other machines stay in it."""
     manifest = read_manifest(path)
@@ -194,21 +184,25 @@ def seal(path: Path, known: dict[str, tuple[int, int]]) -> None:
     sync_directory(path)
 
 
-def unlisted(path: Path) -> list[str]:
-    """Files that an override wrote into a checkpoint, and that are not verified: the run ended before seal()."""
-    manifest = read_manifest(path)
-    if manifest is None or not manifest.get("unsealed"):
+def unlisted(checkpoint: Checkpoint) -> list[str]:
+    """Files that an override wrote into a checkpoint, and that are not verified: the run ended with the manifest still
+    open."""
+    try:
+        manifest = checkpoint.manifest
+    except CheckpointError:
         return []
-    return [name for name, _ in _files(path) if name not in manifest["files"]]
+    if not manifest.get("unsealed"):
+        return []
+    return [name for name, _ in _files(checkpoint.path) if name not in manifest["files"]]
 
 
-def take_place(folder: Path, target: Path) -> None:
+def swap_in(folder: Path, target: Path) -> None:
     """Move an existing checkpoint aside until the new one is in its place.
 
     One of another trainer is kept under another name, since we must not delete it.
     """
     old = kept = None
-    if is_foreign(target):
+    if is_external(target):
         writer = other_trainers.writer(target)
         kept = target.with_name(f"{target.name}.{writer}")
         if kept.exists():
@@ -244,70 +238,32 @@ def discard(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def is_foreign(path: Path) -> bool:
-    """Whether a checkpoint was written by another library's Trainer, rather than an incomplete one of ours."""
-    return not (path / MANIFEST).exists() and other_trainers.library_of(path) is not None
-
-
-def read_manifest(path: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint directory; None if it is missing or invalid."""
-    try:
-        return structure.load_manifest(path)
-    except CheckpointError:
-        return None
-
-
-def problems(path: Path, contents: bool = True) -> list[str]:
-    """Why a checkpoint is incomplete or corrupt; without `contents`, only names and sizes are compared."""
-    if is_foreign(path):
-        return other_trainers.problems(path, contents)
-    try:
-        manifest = structure.load_manifest(path)
-    except CheckpointError as error:
-        reason = f": {error}" if (path / MANIFEST).exists() else ""
-        return [f"{MANIFEST} is missing or cannot be read{reason}"]
-    if manifest["format"] != FORMAT:
-        return [f"its format is {shown(manifest['format'])}; this release reads format {FORMAT}"]
-    wrong = structure.wrong_step(path, manifest)
-    found = [] if wrong is None else [wrong]
-    for name, facts in manifest["files"].items():
-        file = path / name
-        try:
-            if not file.is_file():
-                found.append(f"{name} is missing")
-            elif file.stat().st_size != facts["bytes"]:
-                found.append(f"{name} has {file.stat().st_size} bytes instead of {facts['bytes']}")
-            elif contents and checksum(file) != facts["sha256"]:
-                found.append(f"{name} has changed since it was written (checksum)")
-        except OSError as error:
-            found.append(f"cannot read {name}: {error}")
-    if not found and structure.STATE not in manifest["files"]:
-        found.append(f"{MANIFEST} does not list {structure.STATE}")
-    return found or (structure.problems(path, manifest) if contents else [])
-
-
-def find(parent: Path) -> list[Checkpoint]:
-    """All checkpoints in a directory, by step. Those without our manifest, or with that of another step, have no
-    run."""
+def find(parent: Path, opened: Checkpoint | None = None) -> list[CheckpointInfo]:
+    """All checkpoints in a directory, by step. Those without our manifest, or with that of another step, have no run.
+    The manifest of one that is `opened` is not read again."""
     found = []
     for path in parent.iterdir() if parent.is_dir() else ():
         match = _NAME.fullmatch(path.name)
         if match is None or not path.is_dir():
             continue
-        manifest = read_manifest(path)
-        if manifest is not None and structure.wrong_step(path, manifest) is None:
-            written, generation = float(manifest["written"]), _generation(manifest)
-            reason = manifest.get("reason")
-            found.append(Checkpoint(path, int(match[1]), manifest["run_id"], written, generation, reason))
+        is_opened = opened is not None and opened.path.absolute() == path.absolute() and not opened.is_external
+        manifest = opened.manifest if is_opened and opened is not None else read_manifest(path)
+        if manifest is not None and structure.step_mismatch(path, manifest) is None:
+            written, reason = float(manifest["written"]), manifest.get("reason")
+            about = written, _generation(manifest), reason, manifest
+            found.append(CheckpointInfo(path, int(match[1]), manifest["run_id"], *about))
             continue
         with contextlib.suppress(FileNotFoundError):  # another run may have deleted it
-            found.append(Checkpoint(path, int(match[1]), None, path.stat().st_mtime))
+            found.append(CheckpointInfo(path, int(match[1]), None, path.stat().st_mtime))
     return sorted(found, key=lambda c: (c.step, c.written))
 
 
-def latest(parent: Path) -> Checkpoint | None:
+def latest(parent: Path) -> CheckpointInfo | None:
     """The newest checkpoint of the run that wrote last."""
-    every = find(parent)
+    return _latest(find(parent))
+
+
+def _latest(every: list[CheckpointInfo]) -> CheckpointInfo | None:
     own = [c for c in every if c.run_id is not None]
     if not own:
         return every[-1] if every else None
@@ -317,11 +273,11 @@ def latest(parent: Path) -> Checkpoint | None:
 
 def next_generation(parent: Path, run_id: str) -> int:
     """The generation of the checkpoints that this run is about to write: above those of all other runs."""
-    return generation_after(find(parent), run_id)
+    return next_generation_from(find(parent), run_id)
 
 
-def generation_after(every: list[Checkpoint], run_id: str) -> int:
-    """The same, for these checkpoints."""
+def next_generation_from(every: list[CheckpointInfo], run_id: str) -> int:
+    """As next_generation, given a list of checkpoints."""
     newest = max((c for c in every if c.run_id is not None), key=lambda c: c.order, default=None)
     if newest is None:
         return 1
@@ -334,24 +290,17 @@ def _generation(manifest: dict[str, Any]) -> int:
     return value if type(value) is int and 0 <= value < 2**53 else 0
 
 
-def newest_first(parent: Path) -> list[Checkpoint]:
+def newest_first(parent: Path) -> list[CheckpointInfo]:
     """The checkpoints of the run that wrote last, newest first; then those of others. An incomplete one that is newer
     than all of them comes first, so that a resume warns about it: the user may expect it to be used."""
     every = find(parent)
-    last = latest(parent)
+    last = _latest(every)
     if last is None:
         return []
-    torn = [c for c in every if c.run_id is None and c.step > last.step and not is_foreign(c.path)]
+    torn = [c for c in every if c.run_id is None and c.step > last.step and not is_external(c.path)]
     own = [c for c in every if c.run_id == last.run_id]
     rest = [c for c in every if c.run_id != last.run_id and c not in torn]
     return torn[::-1] + own[::-1] + sorted(rest, key=lambda c: c.order, reverse=True)
-
-
-def forget_superseded(parent: Path, run_id: str, best: str | None, failed: Failed) -> None:
-    """Delete checkpoints that were kept only as the best and no longer are."""
-    for old in find(parent):
-        if old.run_id == run_id and old.reason == "best" and not _is_among(old.path, {best} if best else set()):
-            _try_to_delete(old.path, failed)
 
 
 def delete(path: Path) -> None:
@@ -369,13 +318,16 @@ def delete(path: Path) -> None:
     remove_tree(path)
 
 
-def _try_to_delete(path: Path, failed: Failed) -> None:
+def _try_to_delete(path: Path, failed: Failed) -> bool:
+    """Whether it is gone."""
     try:
         delete(path)
     except FileNotFoundError:  # somebody else has deleted it
         pass
     except OSError as error:
         failed(path, error)
+        return not path.is_dir()
+    return True
 
 
 def _is_among(path: Path, kept: set[str]) -> bool:
@@ -384,22 +336,35 @@ def _is_among(path: Path, kept: set[str]) -> bool:
 
 
 def rotate(
-    parent: Path, run_id: str, limit: int | None, keep: set[str], failed: Failed = lambda path, error: None
+    parent: Path,
+    run_id: str,
+    limit: int | None,
+    keep: set[str],
+    failed: Failed = lambda path, error: None,
+    best: str | None = None,
+    opened: Checkpoint | None = None,
 ) -> list[Path]:
-    """Delete the oldest checkpoints of this run above the limit, except the newest and those in `keep`; returns their
-    paths. `failed` is called for each that cannot be deleted; no newer one is deleted in its place.
+    """Delete the checkpoints of this run that were saved only as the best and no longer are; then the oldest above the
+    limit, except the newest and those in `keep`, whose paths are returned. `failed` is called for each that cannot be
+    deleted; no newer one is deleted in its place. `opened` is as in find().
 
     The one just written must be in `keep`: a run that resumed from an earlier checkpoint may have corrupt ones after
     it.
     """
-    removed = above_limit([c for c in find(parent) if c.run_id == run_id], limit, lambda c: _is_among(c.path, keep))
+    own = [c for c in find(parent, opened) if c.run_id == run_id]
+    former = [c for c in own if c.reason == "best" and not _is_among(c.path, {best} if best else set())]
+    gone = {c.path for c in former if _try_to_delete(c.path, failed)}
+    left = [c for c in own if c.path not in gone]
+    removed = above_limit(left, limit, lambda c: _is_among(c.path, keep))
     for old in removed:
         _try_to_delete(old.path, failed)
     return [old.path for old in removed]
 
 
-def above_limit(own: list[Checkpoint], limit: int | None, is_kept: Callable[[Checkpoint], bool]) -> list[Checkpoint]:
-    """Of the checkpoints of a run, by step: the oldest above the limit, except the newest and those that are kept."""
+def above_limit(
+    own: list[CheckpointInfo], limit: int | None, is_kept: Callable[[CheckpointInfo], bool]
+) -> list[CheckpointInfo]:
+    """The oldest checkpoints of a run above the limit, except the newest and those that are kept."""
     if not limit or len(own) <= limit:
         return []
     return [c for c in own[:-1] if not is_kept(c)][: len(own) - limit]
@@ -437,5 +402,5 @@ def get_last_checkpoint(folder: str | os.PathLike) -> str | None:
         raise CheckpointError(f"{folder} is not a directory. Pass the output_dir of a run.")
     every = newest_first(Path(folder))
     # If none is complete, the newest: resuming from it raises an error, whereas None would mean to start over.
-    found = next((c for c in every if not problems(c.path, contents=False)), every[0] if every else None)
+    found = next((c for c in every if not c.open().problems(contents=False)), every[0] if every else None)
     return None if found is None else str(found.path)

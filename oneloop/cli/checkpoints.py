@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import store
-from ..checkpoint.listing import FORMAT, Entry, look, prune, size_text
+from ..checkpoint.listing import FORMAT, Entry, list_checkpoints, prune, size_text
 from ..formats import urls
 from ..formats.terminal import printable
 from ..storage.view import opened
+from ..trainer import parts as parts  # which declare what run.json has of them
 
 
 def run(
@@ -33,7 +34,7 @@ def run(
         if action == "prune":
             gone, entries = prune(folder, keep, damaged, others, dry_run, problems, delete)
         else:
-            entries, leftovers = look(folder, action == "verify", problems)
+            entries, leftovers = list_checkpoints(folder, action == "verify", problems)
             leftovers += [] if view is None else view.leftovers()
         if view is not None:
             for entry in (*gone, *entries):

@@ -9,7 +9,7 @@ from ..compat.redirected_names import LIBRARIES
 def add(commands: Any) -> None:
     run = commands.add_parser(
         "run",
-        help="run an unmodified script of transformers, PaddleNLP or MindNLP on oneloop",
+        help="run an unmodified script written for transformers, PaddleNLP or MindNLP on oneloop",
         description="Run a script with its Trainer imports redirected to oneloop; everything else stays the library's.",
         epilog="Exit status: the script's. Several processes: torchrun --nproc_per_node 2 -m oneloop run script.py",
     )

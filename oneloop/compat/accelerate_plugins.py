@@ -28,7 +28,7 @@ def add_plugin(state: Any, args: Any) -> None:
     from accelerate.utils import DistributedType
 
     engine = engine_of(args)
-    if engine is None or held_by(state.__dict__) is plugin_of(args):
+    if engine is None or plugin_in_state(state.__dict__) is plugin_of(args):
         return
     # AcceleratorState() copies it from there each time.
     state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType(engine)
@@ -39,7 +39,7 @@ def add_plugin(state: Any, args: Any) -> None:
         state.fsdp_plugin = plugin_of(args)
 
 
-def held_by(values: dict[str, Any]) -> Any:
+def plugin_in_state(values: dict[str, Any]) -> Any:
     """The plugin in the shared state of accelerate; None without one."""
     return values.get("deepspeed_plugins") or values.get("fsdp_plugin")
 

@@ -38,7 +38,7 @@ def initialise_processes(args: Any) -> None:
     On several processes this makes their group, which other scripts get when they ask for it."""
     if world().size > 1 and (args.fsdp_config or {}).get("cpu_ram_efficient_loading"):
         args.processes.rank  # noqa: B018 (from_pretrained leaves out weights in other processes only if it finds a group)
-    if not mode.follows("transformers"):
+    if not mode.emulates("transformers"):
         return
     if args.accelerator_config.use_configured_state and not _is_configured():
         raise ArgumentError(
@@ -101,7 +101,7 @@ def accelerator_state(args: Any) -> Any:
     from . import accelerate_plugins as plugins
 
     made, wanted = AcceleratorState._shared_state, plugins.plugin_of(args)
-    if made and plugins.held_by(made) is not wanted:  # a later Trainer may use another engine
+    if made and plugins.plugin_in_state(made) is not wanted:  # a later Trainer may use another engine
         AcceleratorState._reset_state(reset_partial_state=True)
     processes = partial_state(args)
     # Or another precision, which an initialised state does not accept. With DeepSpeed it is in the plugin.

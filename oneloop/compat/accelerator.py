@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
 from ..introspect import replaces
+from ..trainer.core import core_of
 from ..trainer.gathering import map_leaves
-from ..trainer.internals import internals_of
 from . import accelerate_state, mode
 from .accelerate_state import OwnGradientState
 from .accelerator_rest import RestOfAccelerator, called_if
@@ -145,13 +145,13 @@ class Accelerator(RestOfAccelerator):
     @property
     def gradient_accumulation_steps(self) -> int:
         """In scripts of transformers 1, as there: the Trainer accumulates. There it may be set, for accumulate()."""
-        if mode.follows("transformers"):
+        if mode.emulates("transformers"):
             return self.gradient_state.num_steps
         return self._trainer.args.gradient_accumulation_steps
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, value: int) -> None:
-        if not mode.follows("transformers"):
+        if not mode.emulates("transformers"):
             raise ArgumentError(
                 f"accelerator.gradient_accumulation_steps was set to {value}, but the Trainer accumulates. Set "
                 "gradient_accumulation_steps in the TrainingArguments."
@@ -166,14 +166,14 @@ class Accelerator(RestOfAccelerator):
     @property
     def optimizer_step_was_skipped(self) -> bool:
         """Whether the last update was left out, because it was not finite or the loss scale had overflowed."""
-        return bool(internals_of(self._trainer).engine.is_bad)
+        return bool(core_of(self._trainer).engine.is_bad)
 
     @contextmanager
     def accumulate(self, *models: Any) -> Iterator[None]:
         """In scripts of transformers accelerate's context: it counts `step` and sets `sync_gradients` by its own
         accumulation, of one micro-batch unless `gradient_accumulation_steps` is set. Otherwise it changes nothing: the
         Trainer accumulates."""
-        if not mode.follows("transformers"):
+        if not mode.emulates("transformers"):
             yield
             return
         state = self.gradient_state
@@ -211,37 +211,39 @@ class Accelerator(RestOfAccelerator):
     @property
     def scaler(self) -> Any:
         """The loss scaler of fp16, or None."""
-        return getattr(internals_of(self._trainer).engine, "scaler", None)
+        engine = core_of(self._trainer).engine
+        return None if engine is None else engine.scaler
 
     def backward(self, loss: Any, **kwargs: Any) -> None:
         """Accumulate the gradients of a loss; the loss is not divided."""
-        internals_of(self._trainer).engine.backward(loss, **kwargs)
+        core_of(self._trainer).engine.backward(loss, **kwargs)
 
     def loss_and_gradients(self, compute: Callable[[], Any], divisor: Any = None) -> Any:
         """Run compute and add the gradients of the loss that it returns, divided by divisor, to those held; the loss.
 
         For frameworks that differentiate functions, where a loss cannot be handed to backward().
         """
-        return internals_of(self._trainer).engine.loss_and_gradients(compute, divisor)
+        return core_of(self._trainer).engine.loss_and_gradients(compute, divisor)
 
     def autocast(self, *args: Any, **kwargs: Any) -> Any:
-        return internals_of(self._trainer).engine.autocast()
+        return core_of(self._trainer).engine.autocast()
 
     def no_sync(self, model: Any) -> AbstractContextManager:
         """A context in which a wrapper's gradients are not exchanged between processes."""
         return model.no_sync() if hasattr(model, "no_sync") else nullcontext()
 
     def clip_grad_norm_(self, parameters: Iterable[Any], max_norm: float, norm_type: float = 2.0) -> Any:
-        return internals_of(self._trainer).backend.engine.clip_norm(parameters, max_norm, norm_type)
+        return core_of(self._trainer).backend.engine.clip_norm(parameters, max_norm, norm_type)
 
     # -- values of all processes
 
     def _each(self, value: Any, name: str, *how: Any) -> Any:
-        core = internals_of(self._trainer)
-        if core.processes.size == 1:
+        core = core_of(self._trainer)
+        group = core.strategy.replicas  # each batch counts once
+        if group.size == 1:
             return value
         one = getattr(core.backend.parallel, name)
-        return map_leaves(value, lambda leaf: one(leaf, core.processes, *how))
+        return map_leaves(value, lambda leaf: one(leaf, group, *how))
 
     def gather(self, value: Any) -> Any:
         """Gather the tensors of all processes, concatenated along the first axis."""
@@ -274,7 +276,7 @@ class Accelerator(RestOfAccelerator):
 
     def wait_for_everyone(self) -> None:
         """Wait for all processes."""
-        internals_of(self._trainer).processes.barrier()
+        core_of(self._trainer).processes.barrier()
 
     def main_process_first(self) -> AbstractContextManager:
         return self._trainer.args.main_process_first(local=False)
@@ -290,11 +292,11 @@ class Accelerator(RestOfAccelerator):
 
     def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """The unwrapped model."""
-        return internals_of(self._trainer).backend.models.unwrap(model)
+        return core_of(self._trainer).backend.models.unwrap(model)
 
     def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
         """All weights of a model, also of one that is sharded; a collective then."""
-        core = internals_of(self._trainer)
+        core = core_of(self._trainer)
         model = self.unwrap_model(model) if unwrap else model
         owner = core.strategy if model is self._trainer.model else core.backend.weights
         tensors, tied = owner.model_tensors(model)
@@ -310,11 +312,11 @@ class Accelerator(RestOfAccelerator):
 
     def prepare_model(self, model: Any, device_placement: bool | None = None, evaluation_mode: bool = False) -> Any:
         """Another model than the Trainer's, such as a reference: on the device, in the precision of the run."""
-        core = internals_of(self._trainer)
+        core = core_of(self._trainer)
         if model is self._trainer.model:
             return self._trainer.model_wrapped
         if device_placement is not False:
-            model = core.backend.devices.place(model, self.device)
+            model = core.backend.devices.move_model(model, self.device)
         if core.engine.autocasts_forward:
             core.engine.forward_context(model).__enter__()  # for good: what prepared a model never ends
         elif self.mixed_precision != "no":
@@ -343,7 +345,7 @@ class Accelerator(RestOfAccelerator):
     def for_evaluation(self, loader: Any) -> Any:
         """accelerate's loader if a subclass has an evaluation loop of its own, which may ask `gradient_state` for the
         end of the data; otherwise the given one. On several processes it has been divided, and stays as it is."""
-        is_torch = internals_of(self._trainer).backend.NAME == "torch" and accelerate_state.is_imported()
+        is_torch = core_of(self._trainer).backend.NAME == "torch" and accelerate_state.is_imported()
         is_copied = self.num_processes == 1 and replaces(self._trainer, "evaluation_loop")
         return self.prepare_data_loader(loader) if is_torch and is_copied else loader
 
@@ -351,11 +353,11 @@ class Accelerator(RestOfAccelerator):
         """The seed of the order of a prepared loader. None is the seed of torch's generator, which differs between
         processes: each would take its part of another order."""
         args = self._trainer.args
-        return args.data_seed if self.num_processes == 1 else internals_of(self._trainer).data_seed
+        return args.data_seed if self.num_processes == 1 else core_of(self._trainer).data_seed
 
     def free_memory(self, *objects: Any) -> Any:
         """Empty the device's cache; None in place of each object."""
-        internals_of(self._trainer).backend.devices.empty_cache(self.device)
+        core_of(self._trainer).backend.devices.empty_cache(self.device)
         return tuple(None for _ in objects)
 
     clear = free_memory

@@ -5,15 +5,15 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..errors import ModelError, RefusedError
-from ..trainer.internals import internals_of
+from ..errors import ModelError, UnsupportedError
+from ..trainer.core import core_of
 from . import accelerate_state
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
 # What is refused, and what to do instead.
-REFUSED_METHODS = {
+UNSUPPORTED_METHODS = {
     "save_state": "checkpoints are the Trainer's: set control.should_save in a callback, or use save_steps",
     "load_state": "checkpoints are the Trainer's: use train(resume_from_checkpoint=...)",
     "register_for_checkpointing": "add a callback with state of its own (ExportableState), which checkpoints have",
@@ -86,8 +86,8 @@ class RestOfAccelerator:
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
         """Clip each number of the gradients in place."""
-        engine = internals_of(self._trainer).backend.engine
-        if engine.WATCHES_OVERRIDES:
+        engine = core_of(self._trainer).backend.engine
+        if engine.RECORDS_TRAINING_STEP:
             raise ModelError(
                 "clip_grad_value_ is not supported on MindSpore, whose parameters have no gradients. Use the argument "
                 "max_grad_norm, which clips every update."
@@ -100,8 +100,8 @@ class RestOfAccelerator:
 
     def unscale_gradients(self, optimizer: Any = None) -> None:
         """Nothing without a loss scaler; the Trainer unscales by itself."""
-        if getattr(internals_of(self._trainer).engine, "scaler", None) is not None:
-            raise RefusedError(
+        if core_of(self._trainer).engine.scaler is not None:
+            raise UnsupportedError(
                 "accelerator.unscale_gradients and clip_grad_value_ cannot be used with the loss scaler of fp16: the "
                 "Trainer unscales the gradients itself, before on_pre_optimizer_step. There the framework's own "
                 "functions can clip them."
@@ -110,7 +110,9 @@ class RestOfAccelerator:
     def trigger_sync_in_backward(self, model: Any) -> AbstractContextManager:
         """A context that changes nothing on one process."""
         if self._trainer.args.world_size > 1:
-            raise _refusal("trigger_sync_in_backward", "gradients are exchanged in the last micro-batch of an update")
+            raise _unsupported_error(
+                "trigger_sync_in_backward", "gradients are exchanged in the last micro-batch of an update"
+            )
         return nullcontext()
 
     def join_uneven_inputs(self, joinables: Any, even_batches: bool | None = None) -> AbstractContextManager:
@@ -147,7 +149,7 @@ class RestOfAccelerator:
 
     def check_trigger(self) -> bool:
         """Whether any process has called set_trigger() since the last time; a collective."""
-        rows = internals_of(self._trainer).processes.all_gather([float(self._triggered)])
+        rows = core_of(self._trainer).processes.all_gather([float(self._triggered)])
         self._triggered = False
         return any(row[0] for row in rows)
 
@@ -184,7 +186,9 @@ class RestOfAccelerator:
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
         """Save an object of the script's by accelerate's function, in the main process; needs accelerate."""
         if not accelerate_state.is_imported():
-            raise _refusal("save", "use the framework's own function in the main process (accelerator.is_main_process)")
+            raise _unsupported_error(
+                "save", "use the framework's own function in the main process (accelerator.is_main_process)"
+            )
         from accelerate.utils import save
 
         save(obj, f, safe_serialization=safe_serialization)
@@ -203,15 +207,15 @@ def called_if(condition: Callable[[], bool], function: Callable[..., Any]) -> Ca
     return run
 
 
-def _refusal(name: str, instead: str) -> RefusedError:
-    return RefusedError(f"accelerator.{name} is not supported by the Trainer's accelerator. Instead: {instead}.")
+def _unsupported_error(name: str, instead: str) -> UnsupportedError:
+    return UnsupportedError(f"accelerator.{name} is not supported by the Trainer's accelerator. Instead: {instead}.")
 
 
 def _refused(name: str) -> Callable[..., NoReturn]:
     def refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        raise _refusal(name, REFUSED_METHODS[name])
+        raise _unsupported_error(name, UNSUPPORTED_METHODS[name])
 
-    refuse.__name__, refuse.__doc__ = name, f"Refused: {REFUSED_METHODS[name]}."
+    refuse.__name__, refuse.__doc__ = name, f"Refused: {UNSUPPORTED_METHODS[name]}."
     return refuse
 
 
@@ -222,7 +226,7 @@ def _no_rank(kind: str) -> property:
     return property(refuse)
 
 
-for _name in REFUSED_METHODS:
+for _name in UNSUPPORTED_METHODS:
     setattr(RestOfAccelerator, _name, _refused(_name))
 for _name in _RANKS:
     setattr(RestOfAccelerator, f"{_name}_rank", _no_rank(_name))

@@ -1,7 +1,9 @@
-"""What compatibility adds to each Trainer."""
+"""Extensions that compat adds to each Trainer."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from .. import libraries
 from ..extension import ArgumentsExtension, Extension, extend_arguments, register
 from ..plan import request as plan_request
 from . import accelerate_state, mode
@@ -11,13 +13,13 @@ from .trl_state import TrlState
 
 
 class ScriptExpectations(Extension):
-    """What scripts for other Trainers expect of one, beyond its names and its behaviour."""
+    """Hooks that scripts written for other Trainers rely on, beyond names and behaviour."""
 
     def created(self) -> None:
         trainer = self.core.trainer
         warn_unused_overrides(trainer)
         # Scripts of transformers write into it as soon as there is a Trainer; otherwise the first file creates it.
-        if mode.follows("transformers") and trainer.args.should_save and not plan_request.is_active():
+        if mode.emulates("transformers") and trainer.args.should_save and not plan_request.is_active():
             self.core.run.checkpointer.directory.path.mkdir(parents=True, exist_ok=True)
 
     def gradient_state(self) -> Any:
@@ -45,6 +47,26 @@ class AccelerateState(ArgumentsExtension):
 
 
 def install() -> None:
-    """Once per process, before there are arguments or a Trainer."""
+    """Register the extensions, once per process, before there are arguments or a Trainer."""
+    _describe_libraries()
     extend_arguments(AccelerateState())
     register(ScriptExpectations, ServiceCallbacks, TrlState)
+
+
+def _describe_libraries() -> None:
+    libraries.MODELS.update(("transformers", "mindnlp"))
+    libraries.PACKED_BY_POSITIONS.add("transformers")
+    libraries.SHARDING_LOADERS.add("accelerate.data_loader")
+    libraries.OPTIMIZER_STATES["transformers.optimization.Adafactor"] = _adafactor_state
+    packages = "mindnlp paddlenlp paddleformers transformers tokenizers datasets accelerate peft"
+    libraries.RECORDED.extend(name for name in packages.split() if name not in libraries.RECORDED)
+
+
+def _adafactor_state(shape: tuple[int, ...], group: Mapping[str, Any]) -> dict[str, tuple[int, ...] | None]:
+    """What Adafactor of transformers keeps for a parameter."""
+    fields: dict[str, tuple[int, ...] | None] = {"step": None, "RMS": None}
+    if len(shape) > 1:
+        fields |= {"exp_avg_sq_row": shape[:-1], "exp_avg_sq_col": (*shape[:-2], shape[-1])}
+    else:
+        fields["exp_avg_sq"] = shape
+    return fields | ({"exp_avg": shape} if group.get("beta1") is not None else {})

@@ -12,21 +12,21 @@ from typing import Any
 from .. import behaviour
 from ..behaviour import OWN, Behaviour
 
-_followed: set[str] = set()
+_emulated: set[str] = set()
 # Libraries with the behaviour of another one, which their Trainer was made from.
 _SUCCESSORS = {"paddleformers": "paddlenlp"}
 
 
-def follow(library: str) -> None:
-    _followed.add(library)
-    behaviour.choose(*expected_by(_followed))
+def emulate(library: str) -> None:
+    _emulated.add(library)
+    behaviour.choose(*expected_by(_emulated))
 
 
 def _behaviours() -> set[str]:
-    return {_SUCCESSORS.get(library, library) for library in _followed}
+    return {_SUCCESSORS.get(library, library) for library in _emulated}
 
 
-def follows(library: str) -> bool:
+def emulates(library: str) -> bool:
     """Whether this process runs a script for that library, or for one with its behaviour."""
     return library in _behaviours()
 
@@ -131,7 +131,7 @@ def adafactor_of_transformers() -> Any:
 
 
 def _of_transformers(module_name: str, name: str) -> Any:
-    if not follows("transformers"):
+    if not emulates("transformers"):
         return None
     try:
         module: Any = importlib.import_module(f"transformers.{module_name}")

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ..checkpoint import store
-from ..errors import RefusedError
+from ..errors import UnsupportedError
 from . import mode
 from .redirected_names import LIBRARIES, MODULES, REFUSED, RENAMED, REWRITING, TITLES, WITHOUT_LIBRARY, Module
 
@@ -30,7 +30,7 @@ def redirect(*libraries: str, stand_in: Iterable[str] = ("transformers", "paddle
         sys.meta_path.insert(0, finder)
     for library in libraries or LIBRARIES:
         finder.add(library, library in stand_in)
-        mode.follow(library)
+        mode.emulate(library)
 
 
 # -- names
@@ -85,7 +85,7 @@ def _missing(name: str) -> Any:
 
 
 def refuse(name: str, why: str) -> NoReturn:
-    raise RefusedError(f"{name} is not supported under oneloop: {why}.")
+    raise UnsupportedError(f"{name} is not supported under oneloop: {why}.")
 
 
 class _Refused(type):
@@ -112,7 +112,7 @@ def _refused(name: str) -> Any:
 # -- modules
 
 
-class Shell(ModuleType):
+class LazyModule(ModuleType):
     """A module with oneloop's names; for all others, the library's module is executed."""
 
     _plan: Module
@@ -171,12 +171,12 @@ def _install_hint(module: str) -> str:
     )
 
 
-class ShellLoader(importlib.abc.Loader):
+class LazyModuleLoader(importlib.abc.Loader):
     def __init__(self, plan: Module, real: importlib.machinery.ModuleSpec | None) -> None:
         self.plan, self.real = plan, real
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        module = Shell(spec.name)
+        module = LazyModule(spec.name)
         module._plan, module._spec, module._real = self.plan, self.real, None
         if self.real is not None and self.real.origin:
             module.__file__ = self.real.origin
@@ -270,9 +270,9 @@ class Finder(importlib.abc.MetaPathFinder):
     def _renew(self, name: str) -> None:
         """Patch a module that was already imported."""
         module, plan = sys.modules[name], self.plans[name]
-        if isinstance(module, Shell):
+        if isinstance(module, LazyModule):
             return
-        if plan.shell:
+        if plan.is_lazy:
             del sys.modules[name]
             new = importlib.import_module(name)
             parent, _, last = name.rpartition(".")
@@ -295,7 +295,7 @@ class Finder(importlib.abc.MetaPathFinder):
         real = _find(fullname, path, self)
         if real is None and (plan.replaced or (not plan.names and not plan.refused and root not in self.absent)):
             return None
-        loader = ShellLoader(plan, real) if plan.shell or real is None else PatchLoader(plan, real)
+        loader = LazyModuleLoader(plan, real) if plan.is_lazy or real is None else PatchLoader(plan, real)
         places = real.submodule_search_locations if real is not None else ([] if plan.opened else None)
         spec = importlib.machinery.ModuleSpec(fullname, loader, origin=real.origin if real is not None else None)
         spec.submodule_search_locations = places

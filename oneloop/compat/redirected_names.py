@@ -31,7 +31,7 @@ _UTILITIES = (
     "validate_quantization_for_training TrainerMemoryTracker"
 )
 # All Trainer-related names; a module with only such names has all of them.
-MACHINERY = f"Trainer Seq2SeqTrainer {_ARGUMENTS} {_CALLBACKS} {_STATE} {_UTILITIES}"
+TRAINER_NAMES = f"Trainer Seq2SeqTrainer {_ARGUMENTS} {_CALLBACKS} {_STATE} {_UTILITIES}"
 
 # Aliases.
 RENAMED = {"EvaluationStrategy": "IntervalStrategy"}
@@ -86,7 +86,7 @@ class Module:
     """
 
     names: str
-    shell: bool = True
+    is_lazy: bool = True
     missing: str = ""
     replaced: str = ""
     refused: str = ""
@@ -95,22 +95,22 @@ class Module:
 
 _TRANSFORMERS = {
     "transformers": Module(
-        _TOP, shell=False, missing=f"{_GONE} is_torch_tpu_available",
+        _TOP, is_lazy=False, missing=f"{_GONE} is_torch_tpu_available",
         refused="TFTrainer TFTrainingArguments", opened=True,
     ),
-    "transformers.trainer": Module(f"{MACHINERY} DEFAULT_CALLBACKS DEFAULT_PROGRESS_CALLBACK"),
-    "transformers.trainer_seq2seq": Module(MACHINERY),
+    "transformers.trainer": Module(f"{TRAINER_NAMES} DEFAULT_CALLBACKS DEFAULT_PROGRESS_CALLBACK"),
+    "transformers.trainer_seq2seq": Module(TRAINER_NAMES),
     "transformers.trainer_callback": Module(f"{_CALLBACKS} {_STATE}"),
     "transformers.trainer_utils": Module(_UTILITIES),
     "transformers.training_args": Module(f"{_ARGUMENTS} IntervalStrategy SaveStrategy SchedulerType HubStrategy"),
     "transformers.training_args_seq2seq": Module("Seq2SeqTrainingArguments TrainingArguments"),
-    "transformers.trainer_pt_utils": Module("AcceleratorConfig", shell=False),
-    "trl.cli.accelerate_launcher": Module("", shell=False, replaced="launch_training_script"),
+    "transformers.trainer_pt_utils": Module("AcceleratorConfig", is_lazy=False),
+    "trl.cli.accelerate_launcher": Module("", is_lazy=False, replaced="launch_training_script"),
     "transformers.hf_argparser": Module("HfArgumentParser"),
-    "transformers.integrations": Module(_WRITERS, shell=False, opened=True),
-    "transformers.integrations.integration_utils": Module(_WRITERS, shell=False),
+    "transformers.integrations": Module(_WRITERS, is_lazy=False, opened=True),
+    "transformers.integrations.integration_utils": Module(_WRITERS, is_lazy=False),
     "transformers.utils": Module(
-        "", shell=False, missing="send_example_telemetry is_torch_tpu_available is_offline_mode", opened=True
+        "", is_lazy=False, missing="send_example_telemetry is_torch_tpu_available is_offline_mode", opened=True
     ),
     "transformers.utils.notebook": Module("NotebookProgressCallback"),
     "transformers.trainer_tf": Module("", refused="TFTrainer"),
@@ -119,9 +119,9 @@ _TRANSFORMERS = {
 }  # fmt: skip
 
 _PADDLENLP = {
-    "paddlenlp.trainer": Module(f"{MACHINERY} PdArgumentParser CompressionArguments VisualDLCallback", opened=True),
-    "paddlenlp.trainer.trainer": Module(MACHINERY),
-    "paddlenlp.trainer.trainer_seq2seq": Module(MACHINERY),
+    "paddlenlp.trainer": Module(f"{TRAINER_NAMES} PdArgumentParser CompressionArguments VisualDLCallback", opened=True),
+    "paddlenlp.trainer.trainer": Module(TRAINER_NAMES),
+    "paddlenlp.trainer.trainer_seq2seq": Module(TRAINER_NAMES),
     "paddlenlp.trainer.trainer_callback": Module(f"{_CALLBACKS} {_STATE}"),
     "paddlenlp.trainer.trainer_utils": Module(f"{_UTILITIES} OptimizerNames", missing="PREFIX_CHECKPOINT_DIR"),
     "paddlenlp.trainer.training_args": Module(_ARGUMENTS),
@@ -134,8 +134,8 @@ _PADDLENLP = {
 
 # PaddleNLP's successor. It has neither Seq2SeqTrainer nor compression.
 _PADDLEFORMERS = {
-    "paddleformers.trainer": Module(f"{MACHINERY} PdArgumentParser VisualDLCallback", opened=True),
-    "paddleformers.trainer.trainer": Module(MACHINERY),
+    "paddleformers.trainer": Module(f"{TRAINER_NAMES} PdArgumentParser VisualDLCallback", opened=True),
+    "paddleformers.trainer.trainer": Module(TRAINER_NAMES),
     "paddleformers.trainer.trainer_callback": Module(f"{_CALLBACKS} {_STATE}"),
     "paddleformers.trainer.trainer_utils": Module(f"{_UTILITIES} OptimizerNames", missing="PREFIX_CHECKPOINT_DIR"),
     "paddleformers.trainer.training_args": Module(_ARGUMENTS),
@@ -144,7 +144,7 @@ _PADDLEFORMERS = {
 }
 
 _MINDNLP = {
-    "mindnlp.engine": Module(f"{MACHINERY} {_WRITERS} HfArgumentParser", refused="Evaluator", opened=True),
+    "mindnlp.engine": Module(f"{TRAINER_NAMES} {_WRITERS} HfArgumentParser", refused="Evaluator", opened=True),
     **{
         f"mindnlp.engine.{name}": Module(
             names,
@@ -153,10 +153,10 @@ _MINDNLP = {
             opened=opened,
         )
         for name, names, opened in (
-            ("trainer", MACHINERY, True),
-            ("trainer.base", MACHINERY, False),
-            ("trainer.default_trainer", MACHINERY, False),
-            ("trainer_seq2seq", MACHINERY, False),
+            ("trainer", TRAINER_NAMES, True),
+            ("trainer.base", TRAINER_NAMES, False),
+            ("trainer.default_trainer", TRAINER_NAMES, False),
+            ("trainer_seq2seq", TRAINER_NAMES, False),
             ("train_args", _ARGUMENTS, True),
             ("train_args.base", _ARGUMENTS, False),
             ("train_args.seq2seq", _ARGUMENTS, False),
@@ -168,9 +168,9 @@ _MINDNLP = {
             ("integrations", _WRITERS, True),
         )
     },
-    "mindnlp.trainer": Module(f"{MACHINERY} HfArgumentParser", opened=True),
-    "mindnlp.transformers": Module(_TOP, shell=False, missing=_GONE, opened=True),
-    "mindnlp.transformers.trainer": Module("", shell=False),
+    "mindnlp.trainer": Module(f"{TRAINER_NAMES} HfArgumentParser", opened=True),
+    "mindnlp.transformers": Module(_TOP, is_lazy=False, missing=_GONE, opened=True),
+    "mindnlp.transformers.trainer": Module("", is_lazy=False),
 }
 
 MODULES: dict[str, dict[str, Module]] = {

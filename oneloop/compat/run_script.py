@@ -55,14 +55,14 @@ def _run(execute: Callable[[], Any], name: str, chosen: list[str]) -> int:
         execute()
     except SystemExit as left:
         if not left.code:
-            _tell_if_bypassed(name, chosen)
+            _warn_if_bypassed(name, chosen)
         raise
     except Exception as error:
         _show(error)
         return 1
     except KeyboardInterrupt as error:
         raise error.with_traceback(_script_traceback(error.__traceback__)) from error.__cause__
-    _tell_if_bypassed(name, chosen)
+    _warn_if_bypassed(name, chosen)
     return 0
 
 
@@ -107,7 +107,7 @@ def _show(error: Exception) -> None:
     sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
-def _tell_if_bypassed(script: str, libraries: list[str]) -> None:
+def _warn_if_bypassed(script: str, libraries: list[str]) -> None:
     """Warn at the end if the script created no Trainer: its own or another library's loop is not redirected."""
     used = any(name.startswith("oneloop.backends.") and name.endswith(".engine") for name in sys.modules)
     if not used and any(library in sys.modules for library in libraries):

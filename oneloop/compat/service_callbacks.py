@@ -21,15 +21,15 @@ class ServiceCallbacks(Extension):
     """Lets these callbacks save the model of the run."""
 
     def models_requested(self) -> list[str]:
-        return trainers_asked(self.core.trainer.callback_handler.callbacks)
+        return modules_asked_for_trainer(self.core.trainer.callback_handler.callbacks)
 
     def saving_models(
         self, requested: Iterable[str], save: Callable[[str], None]
     ) -> contextlib.AbstractContextManager[None]:
-        return standing_in(requested, save)
+        return replacing_trainers(requested, save)
 
 
-def trainers_asked(callbacks: Iterable[Any]) -> list[str]:
+def modules_asked_for_trainer(callbacks: Iterable[Any]) -> list[str]:
     """The modules from which callbacks will import a Trainer to save the model with."""
     found = set()
     for callback in callbacks:
@@ -42,7 +42,7 @@ def trainers_asked(callbacks: Iterable[Any]) -> list[str]:
 
 
 @contextlib.contextmanager
-def standing_in(modules: Iterable[str], save: Callable[[str], None]) -> Iterator[None]:
+def replacing_trainers(modules: Iterable[str], save: Callable[[str], None]) -> Iterator[None]:
     """Replaces the Trainer of these modules with one that saves the run's model with this function."""
 
     class Trainer:

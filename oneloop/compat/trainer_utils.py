@@ -71,7 +71,7 @@ def number_of_arguments(function: Callable[..., Any]) -> int:
 
 def seed_worker(worker_id: int, num_workers: int = 1, rank: int = 0) -> None:
     """Seed Python and NumPy in a DataLoader worker from the framework's seed."""
-    seed = (loading.assumed().randomness.worker_seed() + rank * num_workers) % 2**32
+    seed = (loading.default_backend().randomness.worker_seed() + rank * num_workers) % 2**32
     random.seed(seed)
     np.random.seed(seed)
 
@@ -133,7 +133,7 @@ def find_executable_batch_size(
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         size, last = starting_batch_size, None
-        devices = loading.assumed().devices
+        devices = loading.default_backend().devices
         while size > 0:
             try:
                 return function(size, *args, **kwargs)

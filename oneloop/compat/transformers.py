@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.store import PREFIX
-from ..errors import ArgumentError, RefusedError
+from ..errors import ArgumentError, UnsupportedError
 from ..integrations.hub.pushing import HubPushes
 from ..integrations.writers.base import Writer
 from ..introspect import is_overridden, replaces
 from ..steps import plan_steps
 from ..trainer.clipping import CLIPPING, can_clip
-from ..trainer.internals import internals_of
+from ..trainer.core import core_of
+from ..trainer.generic import Args_co, TrainerBase
 from ..trainer.loss import logits_of, smoothing_of
 from ..trainer.overridable import overridable_property
+from ..trainer.signatures import any_parameters, typed_as
 from ..trainer.validation import has_length
 from . import accelerate_plugins, mode
 from .accelerator import Accelerator
@@ -27,7 +29,7 @@ from .transformers_utils import TrainerMemoryTracker, compare_trainer_and_checkp
 if TYPE_CHECKING:
     from ..trainer import Trainer as Base
 else:
-    Base = object
+    Base = TrainerBase
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ UNUSED_LOOPS = {"_inner_training_loop": f"{_LOOP}; an override that calls super(
 
 def warn_unused_overrides(trainer: Any) -> None:
     """Log one warning with all methods of a subclass that are never called."""
-    unused = UNUSED_OVERRIDES if can_clip(internals_of(trainer)) else UNUSED_OVERRIDES | CLIPPING
+    unused = UNUSED_OVERRIDES if can_clip(core_of(trainer)) else UNUSED_OVERRIDES | CLIPPING
     found = [name for name in unused if is_overridden(trainer, name)]
     found += [name for name in UNUSED_LOOPS if replaces(trainer, name)]
     unused = unused | UNUSED_LOOPS
@@ -88,7 +90,7 @@ def warn_unused_overrides(trainer: Any) -> None:
 
 
 def _sharding_engine(trainer: Any) -> str | None:
-    is_torch = internals_of(trainer).backend.NAME == "torch"
+    is_torch = core_of(trainer).backend.NAME == "torch"
     return accelerate_plugins.engine_of(trainer.args) if is_torch else None
 
 
@@ -116,7 +118,7 @@ class LabelSmoother:
         return loss * self.tensors.count_labels(labels, shift_labels) / num_items_in_batch
 
 
-class TransformersNames(Base):
+class TransformersNames(Base[Args_co]):
     """Sizes of parallel groups, old names, and cleanup at the end of a script."""
 
     # Other training modes that a copied method checks for.
@@ -144,7 +146,8 @@ class TransformersNames(Base):
     @overridable_property
     def scaler(self) -> Any:
         """The loss scaler of fp16, or None."""
-        return getattr(self._oneloop.engine, "scaler", None)
+        engine = self._oneloop.engine
+        return None if engine is None else engine.scaler
 
     @overridable_property
     def do_grad_scaling(self) -> bool:
@@ -172,9 +175,10 @@ class TransformersNames(Base):
         """The argument of that name."""
         return self.args.neftune_noise_alpha
 
+    @typed_as(any_parameters)
     def _get_output_dir(self, trial: Any = None) -> str:
         """The directory of checkpoints, for an overridden _save_checkpoint that builds their path."""
-        return self._oneloop.run.checkpointer.directory.shown
+        return self._oneloop.run.checkpointer.directory.display_path
 
     def _nested_gather(self, tensors: Any, name: str | None = None) -> Any:
         """Gather the tensors of all processes; with one process, they are unchanged."""
@@ -198,7 +202,7 @@ class TransformersNames(Base):
     @overridable_property
     def _created_lr_scheduler(self) -> bool:
         """Whether there is a schedule that was not passed in, so that the next train() makes another."""
-        return self.lr_scheduler is not None and self.lr_scheduler is not self._oneloop.given_optimizers.scheduler
+        return self.lr_scheduler is not None and self.lr_scheduler is not self._oneloop.user_optimizers.scheduler
 
     @overridable_property
     def _memory_tracker(self) -> TrainerMemoryTracker:
@@ -241,7 +245,7 @@ class TransformersNames(Base):
 
     def compare_trainer_and_checkpoint_args(self, training_args: Any, trainer_state: Any) -> None:
         """Called by a resume. In scripts of transformers, a warning names arguments that are not the checkpoint's."""
-        if mode.follows("transformers"):
+        if mode.emulates("transformers"):
             compare_trainer_and_checkpoint_args(training_args, trainer_state)
 
     @overridable_property
@@ -254,7 +258,7 @@ class TransformersNames(Base):
     ) -> list[str]:
         """The directories of checkpoints from the oldest to the newest, the best one next to last at least."""
         directory, best = self._oneloop.run.checkpointer.directory, self.state.best_model_checkpoint
-        folder = output_dir or directory.shown
+        folder = output_dir or directory.display_path
         if best is not None and os.path.isabs(folder):
             best = str(directory.resolve(best))
         return sort_checkpoints(folder, checkpoint_prefix, use_mtime, best)
@@ -294,11 +298,13 @@ class TransformersNames(Base):
     def ipex_optimize_model(self, model: Any, training: bool = False, dtype: Any = None) -> Any:
         """The model as it is; use_ipex is refused."""
         if self.args.use_ipex:
-            raise RefusedError("use_ipex: Intel Extension for PyTorch is not supported by oneloop; remove the argument")
+            raise UnsupportedError(
+                "use_ipex: Intel Extension for PyTorch is not supported by oneloop; remove the argument"
+            )
         return model
 
     def init_git_repo(self, at_init: bool = False) -> None:
         """Refused: the hub has no git repositories any more."""
-        raise RefusedError(
+        raise UnsupportedError(
             "init_git_repo is not supported: the Hub no longer uses local git repositories; use push_to_hub"
         )

@@ -72,7 +72,7 @@ def load_sharded_checkpoint(model: Any, folder: Any, strict: bool = True, prefer
         if not (folder / f"{WEIGHTS[1]}.index.json").is_file():
             names = " or ".join(f"{name}.index.json" for name in WEIGHTS[:2])
             raise CheckpointError(f"{folder} has no {names}; pass the folder of a checkpoint in several files.")
-        backend.transformers_checkpoint.load_weights(model, folder)
+        backend.external_checkpoint.load_weights(model, folder)
         return IncompatibleKeys([], [])
     loaded: dict[str, Any] = {}
     for name in sorted(set(weight_map(index).values())):
@@ -162,7 +162,7 @@ class TrainerMemoryTracker:
         self._kept: dict[str, Any] = {}  # of a stage without metrics
 
     def _place(self) -> tuple[Any, Any]:
-        backend = loading.assumed()
+        backend = loading.default_backend()
         return backend, backend.devices.resolve(None)
 
     def _stage(self) -> str:

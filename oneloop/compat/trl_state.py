@@ -18,7 +18,7 @@ from ..extension import Extension
 from ..formats.safetensors_io import read
 
 if TYPE_CHECKING:
-    from ..trainer.internals import Internals
+    from ..trainer.core import Core
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class TrlState(Extension):
         return _is_of_trl(self.core.trainer)
 
 
-def _collect(core: "Internals") -> tuple[dict[str, Any], dict[str, Any]]:
+def _collect(core: "Core") -> tuple[dict[str, Any], dict[str, Any]]:
     trainer = core.trainer
     arrays: dict[str, Any] = {}
     stored: dict[str, Any] = {}
@@ -76,14 +76,14 @@ def _collect(core: "Internals") -> tuple[dict[str, Any], dict[str, Any]]:
             _warn(core, name, str(error))
         else:
             arrays |= added
-    if core.processes.is_main:
+    if core.mesh.is_main:
         for prefix, model in _moving_models(core).items():
             state = model.state_dict()
             arrays |= {f"{prefix}{name}": core.backend.tensors.to_numpy(t) for name, t in state.items()}
     return stored, arrays
 
 
-def _restore(core: "Internals", stored: dict[str, Any], arrays: dict[str, Any]) -> None:
+def _restore(core: "Core", stored: dict[str, Any], arrays: dict[str, Any]) -> None:
     """Assign the attributes that were stored. Containers of the Trainer are filled, so that they keep their types."""
     trainer = core.trainer
     for name, value in stored.items():
@@ -92,7 +92,7 @@ def _restore(core: "Internals", stored: dict[str, Any], arrays: dict[str, Any]) 
             setattr(trainer, name, _filled(getattr(trainer, name, None), decoded))
 
 
-def _restore_models(core: "Internals", path: Path) -> None:
+def _restore_models(core: "Core", path: Path) -> None:
     for prefix, model in _moving_models(core).items():
         found = {name: raw.array() for name, raw in read(path / RANDOM).items() if name.startswith(prefix)}
         if found:
@@ -144,10 +144,10 @@ class _AdapterAverage:
         set_peft_model_state_dict(model, callback.shadow_weights, adapter_name=callback.teacher_adapter_name)
 
 
-def _moving_models(core: "Internals") -> dict[str, Any]:
+def _moving_models(core: "Core") -> dict[str, Any]:
     """Models that follow the trained one, by the prefix of their tensors' names. Sharded, they are not stored."""
     trainer: Any = core.trainer
-    if core.strategy.in_parts:
+    if core.strategy.is_sharded:
         return {}
     found: dict[str, Any] = {}
     if getattr(trainer.args, "sync_ref_model", False):
@@ -163,8 +163,8 @@ def _moving_models(core: "Internals") -> dict[str, Any]:
     }
 
 
-def _warn(core: "Internals", name: str, what: str) -> None:
-    if not core.run.events.first_time(f"{name} is not stored"):
+def _warn(core: "Core", name: str, what: str) -> None:
+    if not core.run.events.is_first_report(f"{name} is not stored"):
         return
     logger.warning(
         "Checkpoints do not store %s of %s, which holds a value of type %s. %s",
@@ -197,7 +197,7 @@ def _encoded(value: Any, place: str, arrays: dict[str, Any], tensors: Any) -> An
     raise _NotStored(type(value).__name__)
 
 
-def _decoded(value: Any, arrays: dict[str, Any], core: "Internals") -> Any:
+def _decoded(value: Any, arrays: dict[str, Any], core: "Core") -> Any:
     if isinstance(value, list):
         return [_decoded(item, arrays, core) for item in value]
     if not isinstance(value, dict):

@@ -67,7 +67,7 @@ def state(path: Path) -> dict[str, Any]:
 def problems(path: Path, contents: bool = True) -> list[str]:
     """Why a run cannot resume from it. Without `contents`, pickles are not read."""
     found = []
-    for look in (_look_at_weights, state, *((_optimizer, scheduler) if contents else (_look_at_files,))):
+    for look in (_check_weights, state, *((_optimizer, scheduler) if contents else (_check_files,))):
         try:
             look(path)
         except CheckpointError as error:
@@ -75,7 +75,7 @@ def problems(path: Path, contents: bool = True) -> list[str]:
     return found
 
 
-def _look_at_weights(path: Path) -> None:
+def _check_weights(path: Path) -> None:
     if not (path / WEIGHTS).is_file():
         sharded = (path / f"{WEIGHTS}.index.json").is_file() or any(path.glob("mindspore_model*.ckpt"))
         why = " (let mindnlp write it with save_safetensors=True, in one file)" if sharded else ""
@@ -83,7 +83,7 @@ def _look_at_weights(path: Path) -> None:
     safetensors_io.read_header(path / WEIGHTS)
 
 
-def _look_at_files(path: Path) -> None:
+def _check_files(path: Path) -> None:
     for name in (OPTIMIZER, SCHEDULER):
         if not (path / name).is_file():
             raise CheckpointError(f"{name} is missing (was it saved with save_only_model=True?)")
@@ -94,7 +94,7 @@ def _look_at_files(path: Path) -> None:
 
 def weights(path: Path) -> dict[str, Raw]:
     """Weights and buffers by name."""
-    _look_at_weights(path)
+    _check_weights(path)
     return safetensors_io.read(path / WEIGHTS)
 
 

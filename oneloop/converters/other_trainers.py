@@ -11,6 +11,11 @@ from . import mindnlp_checkpoint, paddlenlp_checkpoint, transformers_checkpoint
 _LIBRARIES: tuple[ModuleType, ...] = (paddlenlp_checkpoint, mindnlp_checkpoint, transformers_checkpoint)
 WRITERS = ("transformers", *paddlenlp_checkpoint.WRITERS, *mindnlp_checkpoint.WRITERS)
 STATE = transformers_checkpoint.STATE
+LOST_ORDER = (
+    "transformers does not store the RNG state that the order of this epoch was drawn from, so it is drawn as its own "
+    "resume does, and some samples of this epoch are repeated and others skipped"
+)
+steps_per_epoch = transformers_checkpoint.steps_per_epoch
 _OWN_MARK = "run.json"  # a file of oneloop's that no other library writes
 
 
@@ -48,6 +53,11 @@ def state(path: Path) -> dict[str, Any]:
 def problems(path: Path, contents: bool) -> list[str]:
     """Why a run cannot resume from a checkpoint of another library."""
     return library_of(path).problems(path, contents)
+
+
+def has_known_order(path: Path) -> bool:
+    """Whether the samples that its run was going to train on are known, from its seed."""
+    return library_of(path) is transformers_checkpoint
 
 
 def check_framework(path: Path, name: str) -> None:

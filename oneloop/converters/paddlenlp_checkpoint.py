@@ -64,7 +64,7 @@ def version(path: Path) -> str | None:
 def problems(path: Path, contents: bool = True) -> list[str]:
     """Why a run cannot resume from it. Without `contents`, pickles are not read."""
     found = []
-    for look in (_look_at_weights, _look_at_optimizer, _look_at_scheduler, _look_at_scaler):
+    for look in (_check_weights, _check_optimizer_files, _check_scheduler, _check_scaler):
         try:
             look(path, contents)
         except CheckpointError as error:
@@ -76,28 +76,28 @@ def problems(path: Path, contents: bool = True) -> list[str]:
     return found
 
 
-def _look_at_weights(path: Path, contents: bool) -> None:
+def _check_weights(path: Path, contents: bool) -> None:
     files = weight_files(path)
     if not files:
         raise CheckpointError(f"{WEIGHTS[0]} and {WEIGHTS[1]} are missing{_why_missing(path, 'model_state')}")
     for file in files:
-        _look_at(file, contents)
+        _check_file(file, contents)
 
 
-def _look_at_optimizer(path: Path, contents: bool) -> None:
+def _check_optimizer_files(path: Path, contents: bool) -> None:
     if not optimizer_files(path):
         raise CheckpointError(f"{OPTIMIZER} is missing{_why_missing(path, 'optimizer')}")
     for file in optimizer_files(path):
-        _look_at(file, contents)
+        _check_file(file, contents)
 
 
-def _look_at_scheduler(path: Path, contents: bool) -> None:
-    _look_at(path / SCHEDULER, contents)
+def _check_scheduler(path: Path, contents: bool) -> None:
+    _check_file(path / SCHEDULER, contents)
 
 
-def _look_at_scaler(path: Path, contents: bool) -> None:
+def _check_scaler(path: Path, contents: bool) -> None:
     if (path / SCALER).exists():
-        _look_at(path / SCALER, contents)
+        _check_file(path / SCALER, contents)
 
 
 def state(path: Path) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def state(path: Path) -> dict[str, Any]:
     return check_state(check(value, mapping(anything), PICKLED_STATE), PICKLED_STATE)
 
 
-def _look_at(file: Path, contents: bool) -> None:
+def _check_file(file: Path, contents: bool) -> None:
     if not file.is_file():
         raise CheckpointError(f"{file.name} is missing")
     if file.suffix == ".safetensors":

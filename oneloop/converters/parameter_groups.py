@@ -86,7 +86,7 @@ def choose(
     fitting: list[tuple[str, Groups]] = []
     refused = []
     for rule, named in tried:
-        wrong = _misfit(named, numbers, kept, shapes)
+        wrong = _mismatch(named, numbers, kept, shapes)
         if wrong is not None:
             refused.append(f"{rule}: {wrong}")
         elif named not in [other for _, other in fitting]:
@@ -104,7 +104,7 @@ def choose(
     )
 
 
-def _misfit(
+def _mismatch(
     named: Groups, numbers: list[list[int]], kept: dict[int, dict[str, Shape]], shapes: dict[str, Shape]
 ) -> str | None:
     """Why the state cannot be that of these names; None if it can."""

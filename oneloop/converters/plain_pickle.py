@@ -185,7 +185,7 @@ class _Machine:
 
     def run(self) -> Any:
         for _ in range(MOST):
-            code = self.take(1)
+            code = self.read(1)
             if code == pickle.STOP:
                 (value,) = self.stack
                 return value
@@ -195,20 +195,20 @@ class _Machine:
             act(self)
         raise NotPlain(f"it has more than {MOST} instructions")
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         if count < 0 or count > len(self.data) - self.at:
             raise NotPlain("it is truncated")
         self.at += count
         return self.data[self.at - count : self.at]
 
     def number(self, form: str) -> int:
-        return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))[0]
+        return struct.unpack(f"<{form}", self.read(struct.calcsize(f"<{form}")))[0]
 
     def line(self) -> str:
         end = self.data.find(b"\n", self.at, self.at + 4096)
         if end < 0:
             raise NotPlain("it is truncated")
-        text = self.take(end - self.at).decode("utf-8")
+        text = self.read(end - self.at).decode("utf-8")
         self.at += 1
         return text
 
@@ -227,13 +227,13 @@ class _Machine:
         return items
 
     def text(self, length: int) -> None:
-        self.push(self.take(length).decode("utf-8", "surrogatepass"))
+        self.push(self.read(length).decode("utf-8", "surrogatepass"))
 
-    def whole(self, length: int) -> None:
+    def push_integer(self, length: int) -> None:
         """An integer of any size; those of plain data have at most 64 bits."""
         if length > 9:
             raise NotPlain("it has an integer of more than 64 bits")
-        self.push(int.from_bytes(self.take(length), "little", signed=True))
+        self.push(int.from_bytes(self.read(length), "little", signed=True))
 
     def made(self, module: Any, name: Any) -> None:
         if (module, name) not in self.known:
@@ -290,8 +290,8 @@ class _Machine:
 
 
 _ACTS: dict[bytes, Callable[[_Machine], Any]] = {
-    pickle.PROTO: lambda m: m.take(1),
-    pickle.FRAME: lambda m: m.take(8),
+    pickle.PROTO: lambda m: m.read(1),
+    pickle.FRAME: lambda m: m.read(8),
     pickle.MARK: lambda m: m.push(_MARK),
     pickle.NONE: lambda m: m.push(None),
     pickle.NEWTRUE: lambda m: m.push(True),
@@ -299,15 +299,15 @@ _ACTS: dict[bytes, Callable[[_Machine], Any]] = {
     pickle.BININT: lambda m: m.push(m.number("i")),
     pickle.BININT1: lambda m: m.push(m.number("B")),
     pickle.BININT2: lambda m: m.push(m.number("H")),
-    pickle.LONG1: lambda m: m.whole(m.number("B")),
-    pickle.BINFLOAT: lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
+    pickle.LONG1: lambda m: m.push_integer(m.number("B")),
+    pickle.BINFLOAT: lambda m: m.push(struct.unpack(">d", m.read(8))[0]),
     pickle.BINUNICODE: lambda m: m.text(m.number("I")),
     pickle.SHORT_BINUNICODE: lambda m: m.text(m.number("B")),
     pickle.BINUNICODE8: lambda m: m.text(m.number("Q")),
-    pickle.BINBYTES: lambda m: m.push(m.take(m.number("I"))),
-    pickle.SHORT_BINBYTES: lambda m: m.push(m.take(m.number("B"))),
-    pickle.BINBYTES8: lambda m: m.push(m.take(m.number("Q"))),
-    pickle.BYTEARRAY8: lambda m: m.push(bytearray(m.take(m.number("Q")))),
+    pickle.BINBYTES: lambda m: m.push(m.read(m.number("I"))),
+    pickle.SHORT_BINBYTES: lambda m: m.push(m.read(m.number("B"))),
+    pickle.BINBYTES8: lambda m: m.push(m.read(m.number("Q"))),
+    pickle.BYTEARRAY8: lambda m: m.push(bytearray(m.read(m.number("Q")))),
     pickle.EMPTY_LIST: lambda m: m.push([]),
     pickle.EMPTY_DICT: lambda m: m.push({}),
     pickle.EMPTY_TUPLE: lambda m: m.push(()),

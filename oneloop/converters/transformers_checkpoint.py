@@ -66,7 +66,7 @@ def problems(path: Path, contents: bool = True) -> list[str]:
         found.append(str(error))
     files += [path / OPTIMIZER, path / SCHEDULER, *([path / SCALER] if (path / SCALER).exists() else [])]
     for file in files:
-        wrong = f"{file.name} is missing{_why_missing(file)}" if not file.is_file() else _wrong_with(file, contents)
+        wrong = f"{file.name} is missing{_why_missing(file)}" if not file.is_file() else _problem_with(file, contents)
         if wrong:
             found.append(wrong)
     try:
@@ -86,7 +86,7 @@ def _why_missing(file: Path) -> str:
     return " (was it saved with save_only_model=True?)"
 
 
-def _wrong_with(file: Path, contents: bool) -> str | None:
+def _problem_with(file: Path, contents: bool) -> str | None:
     """What is wrong with one file of a checkpoint; None if no problem is found."""
     try:
         if file.suffix == ".safetensors":

@@ -34,7 +34,7 @@ class ColumnFilter:
 
     def __init__(
         self,
-        collator: Callable[[Sequence[Any]], Any],
+        collator: Callable[..., Any],
         keep: Iterable[str],
         on_first: Callable[[list[str]], None] | None = None,
     ) -> None:

@@ -19,7 +19,7 @@ _SHARDED_BY_WORKER = ("datasets", "webdataset", "streaming", "litdata")  # packa
 _warned: set[type] = set()  # dataset classes that have been warned about
 
 
-def minds_workers(source: Any, depth: int = 3) -> bool:
+def is_worker_aware(source: Any, depth: int = 3) -> bool:
     """Whether a dataset, or one that it wraps, shards itself across workers: its code uses get_worker_info."""
 
     def asks(code: Any) -> bool:
@@ -34,15 +34,15 @@ def minds_workers(source: Any, depth: int = 3) -> bool:
     if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
         return True
     held = list(getattr(source, "__dict__", {}).values()) if depth else []
-    return any(minds_workers(value, depth - 1) for value in held if hasattr(value, "__iter__"))
+    return any(is_worker_aware(value, depth - 1) for value in held if hasattr(value, "__iter__"))
 
 
-def warn_of_repeats(dataset: Any, framework: str, question: str) -> None:
+def warn_about_repeated_samples(dataset: Any, framework: str, question: str) -> None:
     """Warn once per class that each worker iterates over its own copy of an iterable dataset."""
     kind = type(dataset)
     shards = hasattr(dataset, "n_shards") or hasattr(dataset, "num_shards")
     hub = any(base.__module__.partition(".")[0] in _SHARDED_BY_WORKER for base in kind.__mro__)
-    if kind in _warned or shards or hub or minds_workers(dataset):
+    if kind in _warned or shards or hub or is_worker_aware(dataset):
         return
     _warned.add(kind)
     logger.warning(
@@ -88,7 +88,7 @@ class Source:
             raise AttributeError(name)
         return getattr(self.source, name)
 
-    def deal(
+    def shard_batches(
         self,
         part: tuple[int, int],
         seed: int,
@@ -100,10 +100,10 @@ class Source:
 
         Every worker iterates over the whole source with the same random numbers: together they yield the same batches,
         in the same order, as a loader without workers. `hidden` is the context in which the source sees no worker, so
-        that a source whose use of the worker info minds_workers does not detect is not sharded twice. `streams` gets
+        that a source whose use of the worker info is_worker_aware does not detect is not sharded twice. `streams` gets
         and sets the framework's RNG state.
         """
-        worker_seeding.seed_streams(framework, seed)
+        worker_seeding.seed_rngs(framework, seed)
         with hidden():
             samples = iter(self.source)
         for number in count():
@@ -115,7 +115,7 @@ class Source:
                 # The collator draws between two batches: give it its own seed, so that the source's RNG is unaffected.
                 source_state = random.getstate(), np.random.get_state(), streams[0]()
                 own = key_of(seed, number) >> 1
-                worker_seeding.seed_streams(framework, own)
+                worker_seeding.seed_rngs(framework, own)
                 worker_seeding.current = (own,)
                 yield from batch
                 random.setstate(source_state[0])

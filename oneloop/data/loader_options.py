@@ -8,7 +8,7 @@ from .order import Collated
 
 
 @dataclass(frozen=True)
-class Loading:
+class LoaderOptions:
     """Batches from a batch sampler, or batch_size consecutive samples of an iterable dataset."""
 
     collate: Callable[[list[Any]], Any]
@@ -27,5 +27,5 @@ class Loading:
     @property
     def collator(self) -> Callable[[list[Any]], Any]:
         """With batches split across processes, a process may have no sample."""
-        shared = self.batches is not None and self.batches.world > 1
+        shared = self.batches is not None and self.batches.num_shards > 1
         return Collated(self.collate) if shared else self.collate

@@ -61,7 +61,7 @@ class Mixture:
     def __init__(
         self,
         datasets: Mapping[str, Any] | Sequence[Any],
-        weights: Weights | Sequence[tuple[int, Weights]] | None = None,
+        weights: Weights | Sequence[tuple[int, Any]] | None = None,
         *,
         temperature: float = 1.0,
         stop: str | int = "first_exhausted",
@@ -227,10 +227,10 @@ def parts_of(dataset: Any) -> Any:
     return dataset.datasets if isinstance(dataset, Mixture | StreamMixture) else dataset
 
 
-def sources_in(mixture: Any, loader: Any, place: tuple[int, int, int]) -> Callable[[int, int], np.ndarray] | None:
+def source_lookup(mixture: Any, loader: Any, place: tuple[int, int, int]) -> Callable[[int, int], np.ndarray] | None:
     """A function of (epoch, number of a micro-batch) that returns the numbers of the datasets that this process's rows
     come from; None if the loader does not follow the mixture's order. `place` is (samples of a micro-batch, processes
-    that share the stream, rank), for streams."""
+    that share the stream, number of this one), for streams."""
     if isinstance(mixture, StreamMixture):
         return _sources_of_stream(mixture, *place)
     sampler: Any = getattr(loader, "batch_sampler", None)
@@ -254,11 +254,13 @@ def sources_in(mixture: Any, loader: Any, place: tuple[int, int, int]) -> Callab
     return sources
 
 
-def _sources_of_stream(mixture: StreamMixture, size: int, world: int, rank: int) -> Callable[[int, int], np.ndarray]:
+def _sources_of_stream(
+    mixture: StreamMixture, size: int, num_shards: int, shard_id: int
+) -> Callable[[int, int], np.ndarray]:
     plan = mixture.plan()
 
     def sources(epoch: int, number: int) -> np.ndarray:
-        first = (number * world + rank) * size
+        first = (number * num_shards + shard_id) * size
         return plan.at(np.arange(first, first + size))[0]
 
     return sources
@@ -275,7 +277,7 @@ def _named(datasets: Any) -> dict[str, Any]:
         raise ArgumentError("a mixture needs at least one dataset.")
     for name, dataset in found.items():
         if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
-            raise DataError(f"dataset {name!r} of the mixture is a {type(dataset).__name__}, which is no dataset.")
+            raise DataError(f"dataset {name!r} of the mixture is a {type(dataset).__name__}, which is not a dataset.")
         if isinstance(dataset, Iterator):
             raise DataError(
                 f"dataset {name!r} of the mixture is a {type(dataset).__name__}, which can be read only once. Pass an "

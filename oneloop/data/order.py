@@ -5,10 +5,11 @@ Terms used here and wherever data is counted:
 - sample: the index of an item in the dataset.
 - position: an index into an epoch, 0 to length - 1. An order maps positions to samples.
 - micro-batch: the samples that one process passes through the model at once (B of them).
-- global micro-batch: the micro-batches of all W processes at the same time. Number k of an epoch covers the
-  positions from k*B*W up to (k+1)*B*W; process r has the r-th run of B in it.
+- global micro-batch: the W different micro-batches that all processes compute at the same time. Number k of an epoch
+  covers the positions from k*B*W up to (k+1)*B*W; shard r of the data has the r-th run of B in it. W and r are
+  `num_batches` and `batch_index` of the mesh (distributed/mesh.py).
 
-Since positions are assigned in order, the number of processes changes which process gets a sample, but not when.
+Since positions are assigned in order, the number of shards changes which process gets a sample, but not when.
 """
 
 from collections.abc import Callable, Iterator
@@ -87,21 +88,21 @@ class BatchSampler:
         self,
         orders: Callable[[int], Order],
         micro_batch: int,
-        world: int = 1,
-        rank: int = 0,
+        num_shards: int = 1,
+        shard_id: int = 0,
         drop_last: bool = False,
         placed: bool = False,
     ):
         if micro_batch < 1:
             raise ArgumentError(f"Invalid batch size {micro_batch}: expected at least 1; increase the batch size")
-        if not 0 <= rank < world:
+        if not 0 <= shard_id < num_shards:
             raise ArgumentError(
-                f"Invalid rank {rank} for {world} processes; check the launcher's environment variables"
+                f"Invalid rank {shard_id} for {num_shards} processes; check the launcher's environment variables"
             )
         self.orders = orders
         self.batch_size = micro_batch
-        self.world = world
-        self.rank = rank
+        self.num_shards = num_shards
+        self.shard_id = shard_id
         self.drop_last = drop_last
         self.placed = placed  # batches carry their position, for workers that seed by it
         self.length = len(orders(0))
@@ -110,7 +111,7 @@ class BatchSampler:
 
     def __len__(self) -> int:
         """Micro-batches in a full epoch, independent of start_at; the same on every process."""
-        whole, rest = divmod(self.length, self.batch_size * self.world)
+        whole, rest = divmod(self.length, self.batch_size * self.num_shards)
         return whole if self.drop_last or not rest else whole + 1
 
     def set_epoch(self, epoch: int) -> None:
@@ -139,25 +140,25 @@ class BatchSampler:
     def positions(self, number: int) -> np.ndarray:
         """The positions of this process's micro-batch `number` in the epoch."""
         first = self._first(number)
-        whole = (number + 1) * self.batch_size * self.world <= self.length
-        end = first + self.batch_size if whole else self._share(number * self.batch_size * self.world)[1]
+        whole = (number + 1) * self.batch_size * self.num_shards <= self.length
+        end = first + self.batch_size if whole else self._local_range(number * self.batch_size * self.num_shards)[1]
         return np.arange(first, end, dtype=np.int64)
 
     def _first(self, number: int) -> int:
         """The position of the first sample of this process's micro-batch `number`."""
-        begin = number * self.batch_size * self.world
-        whole = begin + self.batch_size * self.world <= self.length
-        return begin + self.rank * self.batch_size if whole else self._share(begin)[0]
+        begin = number * self.batch_size * self.num_shards
+        whole = begin + self.batch_size * self.num_shards <= self.length
+        return begin + self.shard_id * self.batch_size if whole else self._local_range(begin)[0]
 
     def _batches(self, order: Order, first: int) -> Iterator[list[int]]:
         if self._start == first:
             self._start = 0
-        size, together = self.batch_size, self.batch_size * self.world
+        size, together = self.batch_size, self.batch_size * self.num_shards
         whole = self.length // together
         at_once = -(-BLOCK // size)
         own = np.empty(0, np.int64)
         if first < whole:  # a batch that the data do not fill may be larger than memory
-            own = np.arange(self.rank * size, (self.rank + 1) * size, dtype=np.int64)
+            own = np.arange(self.shard_id * size, (self.shard_id + 1) * size, dtype=np.int64)
         for begin in range(first, whole, at_once):
             numbers = np.arange(begin, min(begin + at_once, whole), dtype=np.int64)
             yield from order.at(numbers[:, None] * together + own).tolist()
@@ -166,10 +167,10 @@ class BatchSampler:
 
     def _last(self, order: Order, begin: int) -> list[int]:
         """This process's micro-batch of the last global micro-batch, if that is incomplete."""
-        return order.take(*self._share(begin)).tolist()
+        return order.take(*self._local_range(begin)).tolist()
 
-    def _share(self, begin: int) -> tuple[int, int]:
+    def _local_range(self, begin: int) -> tuple[int, int]:
         """This process's part of the positions from `begin` to the end of the epoch."""
-        each, extra = divmod(self.length - begin, self.world)
-        start = begin + self.rank * each + min(self.rank, extra)
-        return start, start + each + (self.rank < extra)
+        each, extra = divmod(self.length - begin, self.num_shards)
+        start = begin + self.shard_id * each + min(self.shard_id, extra)
+        return start, start + each + (self.shard_id < extra)

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from .packing import Columns, cut, extra_columns, pack_of, token_columns
+from .packed_documents import Columns, cut, extra_columns, pack_of, token_columns
 
 OPEN = 64  # packs that best-fit keeps open
 
 
 class Packer:
-    """Takes documents one by one. What waits to be packed is its state."""
+    """Takes documents one by one. Documents that are not packed yet are its state."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -19,11 +19,11 @@ class Packer:
         self.ready: list[list[Columns]] = []
 
     def add(self, document: Columns) -> None:
-        """Add a document; what is complete is in `ready` then."""
+        """Add a document; complete packs are appended to `ready`."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """There are no more documents: what waits is complete."""
+        """No more documents follow: complete the open packs."""
         self.ready, self.waiting = self.ready + [pieces for pieces in self.waiting if pieces], []
 
 
@@ -68,7 +68,7 @@ class BestFitPacker(Packer):
 
 
 class SinglePacker(Packer):
-    """Each document alone."""
+    """Puts each document into a pack of its own."""
 
     def add(self, document: Columns) -> None:
         self.ready.append([document])
@@ -89,13 +89,13 @@ class PackedStream:
     """
 
     def __init__(
-        self, source: Any, packer: Packer, accepted: Sequence[str], keeps_first: bool, joins: bool = False
+        self, source: Any, packer: Packer, accepted: Sequence[str], keeps_first_label: bool, joins_pieces: bool = False
     ) -> None:
         self.source = source
         self.packer = packer
         self.accepted = tuple(accepted)  # parameters of the model's forward
-        self.keeps_first = keeps_first
-        self.joins = joins  # the pieces of a row are one document
+        self.keeps_first_label = keeps_first_label
+        self.joins_pieces = joins_pieces  # the pieces of a row are one document
         self._is_restored = False
 
     def __iter__(self) -> Iterator[Columns]:
@@ -114,7 +114,7 @@ class PackedStream:
 
     def _ready(self) -> Iterator[Columns]:
         while self.packer.ready:
-            yield pack_of(self.packer.ready.pop(0), self.keeps_first, self.joins)
+            yield pack_of(self.packer.ready.pop(0), self.keeps_first_label, self.joins_pieces)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "source":

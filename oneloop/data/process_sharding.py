@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import randomness
+from .. import libraries, randomness
 from ..backends import registry
-from ..introspect import decided, declared
+from ..introspect import declared, log_decision
 from .feistel import key_of
-from .worker_seeding import seed_streams
+from .worker_seeding import seed_rngs
 
 _SOURCE_SEED = -106  # separates the seed of the source's RNG from all others
-DEALT = "dealt"  # marks the state of a source that was sharded
+SHARDED_STATE = "dealt"  # marks the state of a source that was sharded
 
 
 class ProcessShard:
@@ -32,15 +32,20 @@ class ProcessShard:
         self,
         source: Any,
         batch_size: int,
-        world: int,
-        rank: int,
+        num_shards: int,
+        shard_id: int,
         drop_last: bool,
         seed: int,
         backend: Any,
         fills: bool = False,
     ) -> None:
         self.source = source
-        self.batch_size, self.world, self.rank, self.drop_last = batch_size, world, rank, drop_last
+        self.batch_size, self.shard_count, self.shard_index, self.drop_last = (
+            batch_size,
+            num_shards,
+            shard_id,
+            drop_last,
+        )
         self.seed, self.backend_name = seed, backend.NAME
         self.fills = fills  # give each process as many samples of a short last chunk, with some of the first ones
         self.epoch = 0
@@ -53,7 +58,7 @@ class ProcessShard:
             samples = len(self.source)
         except (TypeError, NotImplementedError):
             return None
-        whole, rest = divmod(samples, self.batch_size * self.world)
+        whole, rest = divmod(samples, self.batch_size * self.shard_count)
         return whole + (bool(rest) and not self.drop_last), samples
 
     def set_epoch(self, epoch: int) -> None:
@@ -65,20 +70,20 @@ class ProcessShard:
         from ..backends.loading import load
 
         backend = load(self.backend_name)
-        together = self.batch_size * self.world
+        together = self.batch_size * self.shard_count
         walk, self._walk = self._walk, None
         own = randomness.get_state(backend)
         if walk is None:
-            seed_streams(self.backend_name, key_of(self.seed, self.epoch, _SOURCE_SEED) >> 1)
+            seed_rngs(self.backend_name, key_of(self.seed, self.epoch, _SOURCE_SEED) >> 1)
         else:
             randomness.set_state(backend, walk)
         samples = iter(self.source)
         first: list[Any] = []
         while True:
             chunk = list(islice(samples, together))
-            first = first or chunk[: self.world]
-            if self.fills and chunk and len(chunk) % self.world:
-                chunk += (first * self.world)[: -len(chunk) % self.world]
+            first = first or chunk[: self.shard_count]
+            if self.fills and chunk and len(chunk) % self.shard_count:
+                chunk += (first * self.shard_count)[: -len(chunk) % self.shard_count]
             self._walked = randomness.get_state(backend)
             randomness.set_state(backend, own)
             if not chunk or (len(chunk) < together and self.drop_last):
@@ -89,9 +94,9 @@ class ProcessShard:
 
     def _part(self, count: int) -> tuple[int, int]:
         """Contiguous runs by rank; a short last chunk is divided as evenly as possible, lower ranks first."""
-        each, extra = divmod(count, self.world)
-        start = self.rank * each + min(self.rank, extra)
-        return start, start + each + (self.rank < extra)
+        each, extra = divmod(count, self.shard_count)
+        start = self.shard_index * each + min(self.shard_index, extra)
+        return start, start + each + (self.shard_index < extra)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("source", "_walked"):
@@ -110,10 +115,10 @@ class ProcessShard:
         source = self.source.state_dict()
         if source is None:  # a mixture of which a part has no state
             return None
-        return {DEALT: {name: array.tolist() for name, array in walk.items()}, "source": source}
+        return {SHARDED_STATE: {name: array.tolist() for name, array in walk.items()}, "source": source}
 
     def _load(self, state: dict[str, Any]) -> None:
-        if DEALT not in state:  # written by a single-process run
+        if SHARDED_STATE not in state:  # written by a single-process run
             self.source.load_state_dict(state)
             return
         from ..backends.loading import load
@@ -121,18 +126,18 @@ class ProcessShard:
         self.source.load_state_dict(state["source"])
         # Streams that are not known here are those of another framework or device.
         known = randomness.get_state(load(self.backend_name))
-        stored = {name: values for name, values in state[DEALT].items() if name in known}
+        stored = {name: values for name, values in state[SHARDED_STATE].items() if name in known}
         self._walk = {name: np.array(values, dtype=known[name].dtype) for name, values in stored.items()} or None
 
 
-def fits_any_number(state: Any) -> bool:
+def is_rank_independent(state: Any) -> bool:
     """Whether a saved data state is valid for another number of processes."""
-    return isinstance(state, dict) and DEALT in state
+    return isinstance(state, dict) and SHARDED_STATE in state
 
 
-def of_one_process(state: Any) -> Any:
+def source_state(state: Any) -> Any:
     """The state of the source, without that of the sharding."""
-    return state["source"] if fits_any_number(state) else state
+    return state["source"] if is_rank_independent(state) else state
 
 
 def samplers_of(loader: Any) -> list[Any]:
@@ -142,24 +147,19 @@ def samplers_of(loader: Any) -> list[Any]:
     return [part for part in (getattr(loader, "sampler", None), batches, *inner) if part is not None]
 
 
-def shards_by_sampler(loader: Any) -> bool:
-    """Whether a loader's sampler gives each process its own samples, as DistributedSampler does."""
-    return any(hasattr(part, "num_replicas") for part in samplers_of(loader))
-
-
 def is_prepared(loader: Any) -> bool:
-    """Whether accelerate made this loader, with the batches of this process."""
-    return type(loader).__module__ == "accelerate.data_loader"
+    """Whether this loader has been prepared to give each process its own batches."""
+    return type(loader).__module__ in libraries.SHARDING_LOADERS
 
 
-def every_nth(batches: Iterator[Any], world: int, rank: int) -> Iterator[Any]:
+def every_nth(batches: Iterator[Any], num_shards: int, shard_id: int) -> Iterator[Any]:
     """This process's batches of a loader that all processes iterate over identically."""
-    while turn := list(islice(batches, world)):
-        if rank < len(turn):
-            yield turn[rank]
+    while turn := list(islice(batches, num_shards)):
+        if shard_id < len(turn):
+            yield turn[shard_id]
 
 
-def with_streams_of(streams: dict[str, np.ndarray], backend: Any, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+def with_rng_state(streams: dict[str, np.ndarray], backend: Any, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Start iterating, up to the first batch, with this RNG state: a loader that shuffles draws from it."""
     own = randomness.get_state(backend)
     randomness.set_state(backend, streams)
@@ -188,11 +188,15 @@ def shards_itself(source: Any, depth: int = 3) -> bool:
 
     A class attribute `shards_itself` of the dataset overrules this.
     """
-    found = declared(source, "shards_itself")
-    return decided("shards_itself", source, _asks_for_rank(source, depth) if found is None else found)
+    found, why = declared(source, "shards_itself"), ""
+    if found is None:
+        found = _reads_rank(source, depth)
+        if not _is_library(type(source).__module__):
+            why = "it asks for the rank of the process" if found else "it does not ask for the rank of the process"
+    return log_decision("shards_itself", source, found, why)
 
 
-def _asks_for_rank(source: Any, depth: int) -> bool:
+def _reads_rank(source: Any, depth: int) -> bool:
     def asks(code: Any) -> bool:
         if _RANK_NAMES & set(code.co_names) or "RANK" in code.co_consts or "WORLD_SIZE" in code.co_consts:
             return True
@@ -208,7 +212,7 @@ def _asks_for_rank(source: Any, depth: int) -> bool:
     if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
         return True
     held = list(getattr(source, "__dict__", {}).values()) if depth else []
-    return any(_asks_for_rank(value, depth - 1) for value in held if hasattr(value, "__iter__"))
+    return any(_reads_rank(value, depth - 1) for value in held if hasattr(value, "__iter__"))
 
 
 def _is_library(module: str) -> bool:

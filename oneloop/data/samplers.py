@@ -8,6 +8,7 @@ import numpy as np
 
 from ..backends import registry
 from ..distributed.collectives import SINGLE_PROCESS, ProcessGroup
+from ..distributed.mesh import SINGLE, Mesh
 from ..errors import DataError
 from .order import BLOCK, Order
 from .worker_seeding import Indices
@@ -36,12 +37,12 @@ class UserBatches:
     """Batches from a user's sampler. Its order is not computed, so a resume iterates over it again."""
 
     batch_size: int
-    world = 1  # processes that each batch of the sampler is split across
+    num_shards, shard_id = 1, 0  # that each batch of the sampler is split into, and the one of this process
 
-    def __init__(self, sampler: Any, placed: bool, processes: ProcessGroup) -> None:
+    def __init__(self, sampler: Any, placed: bool, processes: ProcessGroup, mesh: Mesh) -> None:
         self.sampler = sampler
         self.placed = placed  # batches carry their position, for workers that seed by it
-        self.processes = processes
+        self.processes, self.mesh = processes, mesh
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -62,7 +63,7 @@ class UserBatches:
 
     def _first(self, number: int) -> int:
         """The position of the first sample of this process's batch of that number."""
-        return (number * self.processes.size + self.processes.rank) * self.batch_size
+        return (number * self.mesh.num_batches + self.mesh.batch_index) * self.batch_size
 
 
 class SamplerBatches(UserBatches):
@@ -79,18 +80,19 @@ class SamplerBatches(UserBatches):
         drop_last: bool,
         placed: bool = False,
         processes: ProcessGroup = SINGLE_PROCESS,
+        mesh: Mesh = SINGLE,
     ) -> None:
-        super().__init__(sampler, placed, SINGLE_PROCESS if hasattr(sampler, "num_replicas") else processes)
-        self.world = self.processes.size
+        super().__init__(sampler, placed, processes, SINGLE if hasattr(sampler, "num_replicas") else mesh)
+        self.num_shards, self.shard_id = self.mesh.num_batches, self.mesh.batch_index
         self.batch_size = batch_size
         self.drop_last = drop_last
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.sampler), self.batch_size * self.world)
+        whole, rest = divmod(len(self.sampler), self.batch_size * self.num_shards)
         return whole if self.drop_last or not rest else whole + 1
 
     def _batches(self) -> Iterator[list[int]]:
-        if self.world > 1:
+        if self.num_shards > 1:
             yield from self._split()
             return
         samples = iter(self.sampler)
@@ -102,7 +104,7 @@ class SamplerBatches(UserBatches):
     def _split(self) -> Iterator[list[int]]:
         """Broadcasts the order from the main process, since samplers draw from RNGs that differ between processes."""
         order = self.processes.broadcast_object(
-            np.fromiter(iter(self.sampler), np.int64) if self.processes.is_main else None
+            np.fromiter(iter(self.sampler), np.int64) if self.shard_id == 0 else None
         )
         for number in range(len(self)):
             start, stop = self._part(number, len(order))
@@ -113,14 +115,14 @@ class SamplerBatches(UserBatches):
 
     def _part(self, number: int, length: int) -> tuple[int, int]:
         """The positions of this process in a global micro-batch; a short one is divided as evenly as possible."""
-        begin = number * self.batch_size * self.world
-        each, extra = divmod(max(0, min(self.batch_size * self.world, length - begin)), self.world)
-        start = begin + self.processes.rank * each + min(self.processes.rank, extra)
-        return start, start + each + (self.processes.rank < extra)
+        begin = number * self.batch_size * self.num_shards
+        each, extra = divmod(max(0, min(self.batch_size * self.num_shards, length - begin)), self.num_shards)
+        start = begin + self.shard_id * each + min(self.shard_id, extra)
+        return start, start + each + (self.shard_id < extra)
 
 
-def makes_batches(sampler: Any) -> bool:
-    """Whether this is a framework's batch sampler (PaddleNLP's overrides return one); imports no framework."""
+def yields_batches(sampler: Any) -> bool:
+    """Whether this is a framework's batch sampler (an override may return one); imports no framework."""
     return any(
         base.__name__ == "BatchSampler" and registry.is_framework_module(base.__module__)
         for base in type(sampler).__mro__
@@ -136,13 +138,13 @@ def shuffles(sampler: Any, dataset: Any) -> bool:
 class GivenBatches(UserBatches):
     """The batches of a user's batch sampler, unchanged."""
 
-    def __init__(self, sampler: Any, placed: bool = False, processes: ProcessGroup = SINGLE_PROCESS) -> None:
-        if processes.size > 1 and not (hasattr(sampler, "nranks") or hasattr(sampler, "num_replicas")):
+    def __init__(self, sampler: Any, placed: bool = False, mesh: Mesh = SINGLE) -> None:
+        if mesh.num_batches > 1 and not (hasattr(sampler, "nranks") or hasattr(sampler, "num_replicas")):
             raise DataError(
-                f"{type(sampler).__name__} yields the same batches on each of the {processes.size} processes. Return a "
+                f"{type(sampler).__name__} yields the same batches on each of the {mesh.size} processes. Return a "
                 "sampler of single indices, which is sharded automatically, or a DistributedBatchSampler."
             )
-        super().__init__(sampler, placed, processes)
+        super().__init__(sampler, placed, SINGLE_PROCESS, mesh)
         self.batch_size = int(getattr(sampler, "batch_size", None) or 1)
 
     def __len__(self) -> int:

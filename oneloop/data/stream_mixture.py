@@ -27,38 +27,38 @@ class Indexed:
         self.dataset = dataset
         self.number = number
         self.seed, self.shuffle = 0, True
-        self.epoch = self.place = 0
+        self.epoch = self.position = 0
 
     def set_epoch(self, epoch: int) -> None:
-        self.epoch, self.place = epoch, 0
+        self.epoch, self.position = epoch, 0
 
     def __iter__(self) -> Iterator[Any]:
         order = Order(len(self.dataset), key_of(self.seed, _SOURCE, self.number), self.epoch, self.shuffle)
-        while self.place < len(order):
-            for index in order.take(self.place, min(self.place + BLOCK, len(order))).tolist():
-                self.place += 1
+        while self.position < len(order):
+            for index in order.take(self.position, min(self.position + BLOCK, len(order))).tolist():
+                self.position += 1
                 yield self.dataset[index]
-        self.place = 0
+        self.position = 0
 
     def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
+        return {"place": self.position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        self.place = state["place"]
+        self.position = state["place"]
 
 
-class Part:
+class MixtureSource:
     """One dataset of the mixture in an epoch: its passes, and the samples read in the current one."""
 
     def __init__(self, name: str, dataset: Any) -> None:
         self.name = name
         self.dataset = dataset
-        self.passes = self.taken = 0
+        self.passes = self.samples_read = 0
         self._samples: Iterator[Any] | None = None
 
     def start(self, epoch: int, passes: int) -> None:
         """Begin a pass; the order of each pass is another one, if the dataset has set_epoch."""
-        self.passes, self.taken, self._samples = passes, 0, None
+        self.passes, self.samples_read, self._samples = passes, 0, None
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch + passes * PASSES)
 
@@ -67,8 +67,8 @@ class Part:
             self._samples = iter(self.dataset)
         sample = next(self._samples, default)
         if sample is not default:
-            self.taken += 1
-        elif self.taken == 0:
+            self.samples_read += 1
+        elif self.samples_read == 0:
             raise DataError(f"dataset {self.name!r} of the mixture has no samples. Remove it.")
         return sample
 
@@ -79,12 +79,12 @@ class Part:
         return all(callable(method) for method in methods) and not has_shuffle_buffer(self.dataset)
 
     def state(self) -> dict[str, Any]:
-        return {"passes": self.passes, "taken": self.taken, "state": self.dataset.state_dict()}
+        return {"passes": self.passes, "taken": self.samples_read, "state": self.dataset.state_dict()}
 
     def load(self, epoch: int, stored: Mapping[str, Any]) -> None:
         self.start(epoch, stored["passes"])
         self.dataset.load_state_dict(stored["state"])
-        self.taken = stored["taken"]
+        self.samples_read = stored["taken"]
 
 
 class StreamMixture:
@@ -103,10 +103,12 @@ class StreamMixture:
             )
         self.epoch = 0
         self.prepared: tuple[int, int, bool] = (0, 1, True)
-        self._parts = [Part(name, _as_stream(dataset, i)) for i, (name, dataset) in enumerate(self.datasets.items())]
+        self._parts = [
+            MixtureSource(name, _as_stream(dataset, i)) for i, (name, dataset) in enumerate(self.datasets.items())
+        ]
         self._position = 0
         self._exhausted: set[int] = set()
-        self._is_placed = False  # the next iteration starts at the position that was loaded
+        self._is_positioned = False  # the next iteration starts at the position that was loaded
 
     @property
     def names(self) -> list[str]:
@@ -136,11 +138,11 @@ class StreamMixture:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        if not self._is_placed:
+        if not self._is_positioned:
             self._position, self._exhausted = 0, set()
             for part in self._parts:
                 part.start(self.epoch, 0)
-        self._is_placed = False
+        self._is_positioned = False
         return self._samples()
 
     def _samples(self) -> Iterator[Any]:
@@ -187,7 +189,7 @@ class StreamMixture:
         self._position, self._exhausted = state["position"], set(state["exhausted"])
         for part in self._parts:
             part.load(self.epoch, state["parts"][part.name])
-        self._is_placed = True
+        self._is_positioned = True
 
 
 _END = object()

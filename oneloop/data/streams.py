@@ -42,7 +42,7 @@ def is_litdata(dataset: Any) -> bool:
     return _is_a(dataset, "litdata", "StreamingDataset")
 
 
-def divides_itself(dataset: Any) -> bool | None:
+def shards_natively(dataset: Any) -> bool | None:
     """Whether a known format gives each process its own samples without our help; None for other data."""
     if is_mds(dataset) or is_litdata(dataset):
         return True
@@ -53,11 +53,11 @@ def divides_itself(dataset: Any) -> bool | None:
     return None
 
 
-def goes_on(stream: Any) -> bool:
+def keeps_state_across_epochs(stream: Any) -> bool:
     """Whether a stream with a state needs it at the start of an epoch too: a user's may keep anything in it, such as a
     generator. Known formats, and ours, begin each epoch anew."""
     source = stream.source if isinstance(stream, Source) else stream
-    known = is_streamed(source) or has_counted_state(source) or _is_a(source, "torchdata") or _is_a(source, "oneloop")
+    known = is_streamed(source) or counts_samples(source) or _is_a(source, "torchdata") or _is_a(source, "oneloop")
     return not known and not hasattr(source, "batch_sampler")
 
 
@@ -71,26 +71,26 @@ def _stages(pipeline: Any) -> list[str]:
 class EveryNth:
     """The samples of one process of a map-style dataset in a mixture of streams."""
 
-    def __init__(self, dataset: Any, rank: int, world: int) -> None:
-        self.dataset, self.rank, self.world = dataset, rank, world
+    def __init__(self, dataset: Any, shard_id: int, num_shards: int) -> None:
+        self.dataset, self.shard_id, self.num_shards = dataset, shard_id, num_shards
 
     def __len__(self) -> int:
-        return len(range(self.rank, len(self.dataset), self.world))
+        return len(range(self.shard_id, len(self.dataset), self.num_shards))
 
     def __getitem__(self, index: int) -> Any:
-        return self.dataset[index * self.world + self.rank]
+        return self.dataset[index * self.num_shards + self.shard_id]
 
 
-def own_shards(dataset: Any, rank: int, world: int, where: str = "train_dataset") -> Any:
+def local_shards(dataset: Any, shard_id: int, num_shards: int, where: str = "train_dataset") -> Any:
     """The shards of one process, for stream_sharding="shards"; a DataError for data without enough of them."""
     if isinstance(dataset, StreamMixture):
         parts = {
-            name: part if divides_itself(part) else own_shards(part, rank, world, f"{where}[{name!r}]")
+            name: part if shards_natively(part) else local_shards(part, shard_id, num_shards, f"{where}[{name!r}]")
             for name, part in dataset.datasets.items()
         }
         return dataset.replaced(parts)
     if is_map_style(dataset):
-        return EveryNth(dataset, rank, world)
+        return EveryNth(dataset, shard_id, num_shards)
     if is_pipeline(dataset):
         return _with_stage(dataset, _SPLIT, where)
     if not is_streamed(dataset):
@@ -99,20 +99,20 @@ def own_shards(dataset: Any, rank: int, world: int, where: str = "train_dataset"
             f"{type(dataset).__name__}, whose shards are not known. Use stream_sharding='samples', or let the data "
             "divide itself and say so: class attribute shards_itself = True."
         )
-    if dataset.num_shards % world:
+    if dataset.num_shards % num_shards:
         raise DataError(
-            f"stream_sharding='shards' expects a number of shards that {world} processes can divide, but {where} has "
-            f"{dataset.num_shards}. Write the data into more files, or use stream_sharding='samples'."
+            f"stream_sharding='shards' expects a number of shards that {num_shards} processes can divide, but {where} "
+            f"has {dataset.num_shards}. Write the data into more files, or use stream_sharding='samples'."
         )
     from datasets.distributed import split_dataset_by_node
 
-    return split_dataset_by_node(dataset, rank=rank, world_size=world)
+    return split_dataset_by_node(dataset, rank=shard_id, world_size=num_shards)
 
 
-def whole(dataset: Any) -> Any:
+def unsharded(dataset: Any) -> Any:
     """The dataset as every process reads it completely, for stream_sharding="samples"."""
     if isinstance(dataset, StreamMixture):
-        return dataset.replaced({name: whole(part) for name, part in dataset.datasets.items()})
+        return dataset.replaced({name: unsharded(part) for name, part in dataset.datasets.items()})
     return _with_stage(dataset, None) if is_pipeline(dataset) else dataset
 
 
@@ -136,8 +136,8 @@ def _with_stage(pipeline: Any, name: str | None, where: str = "") -> Any:
 
 
 def prepare(dataset: Any, batch_size: int, workers: int) -> None:
-    """Tell a stream how it is read, if its position depends on it: litdata divides what is left of an epoch anew if a
-    state is of another batch size or number of workers."""
+    """Configure a stream with how it is read, if its position depends on it: litdata divides what is left of an epoch
+    anew if a state is of another batch size or number of workers."""
     if is_litdata(dataset):
         dataset.set_batch_size(batch_size)
         dataset.set_num_workers(workers)
@@ -147,7 +147,7 @@ def prepare(dataset: Any, batch_size: int, workers: int) -> None:
 
 
 def begin_epoch(dataset: Any, epoch: int) -> None:
-    """Set what counts the epochs by itself: a resumed run does not begin with the first."""
+    """Set the epoch of streams that count epochs themselves: a resumed run does not begin with the first."""
     if is_mds(dataset):
         dataset.next_epoch = epoch
     elif is_litdata(dataset):
@@ -164,15 +164,15 @@ def begin_epoch(dataset: Any, epoch: int) -> None:
         begin_epoch(dataset.source, epoch)
 
 
-def has_counted_state(dataset: Any) -> bool:
+def counts_samples(dataset: Any) -> bool:
     """Whether its state is computed from the number of samples."""
     return is_mds(dataset) or is_litdata(dataset)
 
 
-def counted_state(dataset: Any, samples: int, batch_size: int, workers: int, world: int) -> dict[str, Any]:
+def counted_state(dataset: Any, samples: int, batch_size: int, workers: int, num_shards: int) -> dict[str, Any]:
     """The state after this process has had so many samples of the epoch."""
     if is_mds(dataset):
-        return dataset.state_dict(samples * world, True)
+        return dataset.state_dict(samples * num_shards, True)
     return dataset.state_dict(samples, workers, batch_size)
 
 
@@ -189,17 +189,17 @@ def check(dataset: Any, where: str) -> None:
     if isinstance(dataset, StreamMixture):
         for name, part in dataset.datasets.items():
             check(part, f"{where}[{name!r}]")
-            if has_counted_state(part):
+            if counts_samples(part):
                 raise DataError(
                     f"{where}[{name!r}] is a {type(part).__name__}, which counts the samples of all its readers and "
                     "cannot be interleaved by oneloop. Use the mixing of its own library."
                 )
 
 
-def unseeded(dataset: Any) -> list[str]:
+def unseeded_stages(dataset: Any) -> list[str]:
     """The stages of a pipeline whose order is another one in each process and each run."""
     if isinstance(dataset, StreamMixture):
-        return [stage for part in dataset.datasets.values() for stage in unseeded(part)]
+        return [stage for part in dataset.datasets.values() for stage in unseeded_stages(part)]
     if not is_pipeline(dataset):
         return []
     found = []
@@ -213,7 +213,7 @@ def unseeded(dataset: Any) -> list[str]:
     return found
 
 
-def drawing_samplers(dataset: Any, depth: int = 8) -> list[str]:
+def samplers_with_generator(dataset: Any, depth: int = 8) -> list[str]:
     """The samplers in nodes of torchdata that draw the order of each epoch from a generator: the state of a node does
     not have it, so a later epoch is another one after a resume."""
     if not depth or not _is_a(dataset, "torchdata"):
@@ -222,7 +222,7 @@ def drawing_samplers(dataset: Any, depth: int = 8) -> list[str]:
     found = [] if sampler is None or hasattr(sampler, "set_epoch") else [sampler]
     names = [type(each).__name__ for each in found if "generator" in getattr(each, "__dict__", {})]
     held = [value for value in vars(dataset).values() if _is_a(value, "torchdata")]
-    names += [name for part in held for name in drawing_samplers(part, depth - 1)]
+    names += [name for part in held for name in samplers_with_generator(part, depth - 1)]
     return list(dict.fromkeys(names))
 
 
@@ -236,9 +236,9 @@ def seeds(dataset: Any) -> list[Any]:
     return [str(seed) for seed in found if seed is not None]
 
 
-def why_read_again(dataset: Any, workers: int) -> str | None:
+def why_not_seekable(dataset: Any, workers: int) -> str | None:
     """Why a resumed run has to read a stream again up to its position; None if it has not."""
-    if has_counted_state(dataset):
+    if counts_samples(dataset):
         return None
     if workers:
         return f"it is read by {workers} workers, whose positions are not known"

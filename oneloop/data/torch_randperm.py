@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..errors import RefusedError
+from ..errors import UnsupportedError
 
 _32_BITS = 2**32
 _MOST = (_32_BITS - 1) // 20  # from this length on torch uses another algorithm
@@ -12,9 +12,9 @@ def randperm(length: int, seed: int | None) -> np.ndarray:
     """torch.randperm of a generator with this seed, without torch: NumPy's legacy generator is the same Mersenne
     Twister, and the algorithm is that of Fisher and Yates."""
     if seed is None:
-        raise RefusedError("only torch has the default generator that this order is drawn from.")
+        raise UnsupportedError("only torch has the default generator that this order is drawn from.")
     if length >= _MOST:
-        raise RefusedError(
+        raise UnsupportedError(
             f'data_order="transformers" without torch is limited to {_MOST - 1} samples, and the dataset has {length}. '
             'Use data_order="oneloop".'
         )

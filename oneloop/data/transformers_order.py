@@ -117,11 +117,11 @@ class ShardedBatches(BatchSampler):
         yield from super().__iter__()
 
     def _first(self, number: int) -> int:
-        return (number * self.world + self.rank) * self.batch_size
+        return (number * self.num_shards + self.shard_id) * self.batch_size
 
     def _last(self, order: Order, begin: int) -> list[int]:
-        start = begin + self.rank * self.batch_size
-        if self.world == 1:
+        start = begin + self.shard_id * self.batch_size
+        if self.num_shards == 1:
             return super()._last(order, begin)
         return order.at(np.arange(start, start + self.batch_size, dtype=np.int64) % self.length).tolist()
 

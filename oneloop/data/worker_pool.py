@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..distributed.preemption import main_process_lives
+from ..distributed.preemption import is_main_process_alive
 from ..errors import DataError
 
 END = "oneloop: no more batches"  # returned by a worker's function when it has no more batches
@@ -177,7 +177,7 @@ def _read(pipe: Connection, tasks: "queue.SimpleQueue[Any]", parent: int) -> Non
     try:
         while True:
             while not pipe.poll(_ORPHAN):
-                if not main_process_lives(parent):
+                if not is_main_process_alive(parent):
                     os._exit(0)
             tasks.put(pipe.recv())
     except (EOFError, OSError):

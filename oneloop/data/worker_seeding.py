@@ -24,17 +24,17 @@ current: tuple[int, ...] | None = None  # in a worker: the seed of the batch bei
 class Indices(list):
     """The samples of a batch, with their position in the run."""
 
-    __slots__ = ("place",)
+    __slots__ = ("position",)
 
-    def __init__(self, samples: list[int], place: tuple[int, int, int]) -> None:
+    def __init__(self, samples: list[int], position: tuple[int, int, int]) -> None:
         super().__init__(samples)
-        self.place = place  # (epoch, number of the global micro-batch, position of the first sample in the epoch)
+        self.position = position  # (epoch, number of the global micro-batch, position of the first sample in the epoch)
 
     def __reduce__(self) -> Any:
-        return Indices, (list(self), self.place)
+        return Indices, (list(self), self.position)
 
 
-def seed_streams(backend_name: str, seed: int) -> None:
+def seed_rngs(backend_name: str, seed: int) -> None:
     """Seed all global random number generators."""
     from ..backends.loading import load
 
@@ -48,18 +48,19 @@ class SeededData:
 
     With `repeats`, for orders that may repeat a sample in an epoch, each occurrence has its own random numbers. With
     `alone` (seed_each_sample) nothing depends on which worker fetches what: samples are fetched one by one, seeded by
-    their position in the epoch. It then also works without workers; GivesBack restores the main process's RNG state.
+    their position in the epoch. It then also works without workers; RestoreRNGCollator restores the main process's RNG
+    state.
     """
 
     def __init__(
-        self, dataset: Any, seed: int, rank: int, backend_name: str, repeats: bool = False, alone: bool = False
+        self, dataset: Any, seed: int, shard_id: int, backend_name: str, repeats: bool = False, per_sample: bool = False
     ) -> None:
         self.dataset = dataset
         self.seed = seed
-        self.rank = rank
+        self.shard_id = shard_id
         self.backend_name = backend_name
         self.repeats = repeats
-        self.alone = alone
+        self.per_sample = per_sample
         self._main = os.getpid()
         self._kept: Any = None
 
@@ -76,15 +77,15 @@ class SeededData:
 
     def _start(self, *place: int) -> int:
         seed = key_of(self.seed, *place) >> 1
-        seed_streams(self.backend_name, seed)
+        seed_rngs(self.backend_name, seed)
         return seed
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         global current
-        epoch, number, position = getattr(indices, "place", (0, 0, 0))
+        epoch, number, position = getattr(indices, "position", (0, 0, 0))
         if os.getpid() == self._main:
             self._kept = _streams(self.backend_name)
-        if self.alone:
+        if self.per_sample:
             samples = []
             for i, index in enumerate(indices):
                 self._start(epoch, _SAMPLE, index, *((position + i,) if self.repeats else ()))
@@ -93,17 +94,17 @@ class SeededData:
             return samples
         fetch = getattr(self.dataset, "__getitems__", None)
         if fetch is not None:
-            self._start(epoch, _FETCH, self.rank, number)
+            self._start(epoch, _FETCH, self.shard_id, number)
             samples = fetch(list(indices))
         else:
             samples = []
             for i, index in enumerate(indices):
-                self._start(epoch, _SAMPLE, index, *((self.rank, number, i) if self.repeats else ()))
+                self._start(epoch, _SAMPLE, index, *((self.shard_id, number, i) if self.repeats else ()))
                 samples.append(self.dataset[index])
-        current = (self._start(epoch, _COLLATE, self.rank, number),)  # seed of the collator, which runs next
+        current = (self._start(epoch, _COLLATE, self.shard_id, number),)  # seed of the collator, which runs next
         return samples
 
-    def give_back(self) -> None:
+    def restore_rng(self) -> None:
         """Restore the main process's RNG state from before the last batch."""
         global current
         current = None
@@ -122,7 +123,7 @@ def _streams(backend_name: str) -> Any:
     return randomness.get_state(load(backend_name))
 
 
-class GivesBack:
+class RestoreRNGCollator:
     """The collator for data that is seeded in the main process: restores the model's RNG state afterwards."""
 
     def __init__(self, collate: Callable[[list[Any]], Any], data: SeededData) -> None:
@@ -133,4 +134,4 @@ class GivesBack:
         try:
             return self.collate(samples)
         finally:
-            self.data.give_back()
+            self.data.restore_rng()

@@ -5,22 +5,44 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import ProcessLostError
+from .mesh import Mesh, build
 
 
 class ProcessGroup:
-    """All processes of a run. This class is the group of a single process: its collectives return at once.
+    """All processes of a run, or those along some axes of its mesh. This class is the group of a single process: its
+    collectives return at once.
 
     Each backend derives its own on top of the framework's communication (backends/*/parallel.py). Every method is a
     collective: all processes must call it, in the same order. Values are plain Python and NumPy.
     """
 
-    rank = 0
+    rank = 0  # in this group
     size = 1
+    handle: Any = None  # the framework's group, for collectives of tensors; None: its default, of all processes
     is_async = False  # whether all_gather_async returns before the other processes have sent theirs
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
+
+    def mesh(self, args: Any) -> Mesh:
+        """The mesh of these processes for these arguments."""
+        return build(args, self.rank, self.size)
+
+    def along(self, mesh: Mesh, *axes: str) -> "ProcessGroup":
+        """The processes that differ from this one along these axes only. A collective of all processes, which have to
+        ask for the same groups in the same order; each is created once."""
+        groups = mesh.groups_along(*axes)
+        if len(groups) == 1:
+            return self
+        return SINGLE_PROCESS if len(groups) == mesh.size else self.subgroup(groups)
+
+    def subgroup(self, groups: tuple[tuple[int, ...], ...]) -> "ProcessGroup":
+        """The one of these groups of ranks that this process is in; each process is in one. A collective."""
+        raise NotImplementedError
+
+    def name_places(self, mesh: Mesh) -> None:
+        """Name a process that is lost by its place in this mesh too."""
 
     def all_gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """All-gather a few numbers, by rank: one short message, cheap enough for every step."""
@@ -71,7 +93,7 @@ class ProcessGroup:
         return None
 
     @contextlib.contextmanager
-    def explaining_lost_peers(self) -> Iterator[None]:
+    def translate_lost_peer_errors(self) -> Iterator[None]:
         """Translate the framework's errors about a lost process into ProcessLostError, which names the process."""
         try:
             yield

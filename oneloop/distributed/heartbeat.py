@@ -34,16 +34,17 @@ class Heartbeat:
         timeout: float,
         write: Callable[[str, str], None],
         read: Callable[[str], str | None],
-        near: range = range(0),
+        local_ranks: range = range(0),
     ) -> None:
-        """`near`: the ranks on this machine, at which each process looks itself."""
-        self.rank, self.size, self.near = rank, size, near
+        """`local_ranks`: the ranks on this machine, at which each process looks itself."""
+        self.rank, self.size, self.local_ranks = rank, size, local_ranks
         self.timeout = timeout
         self.every = min(5.0, max(0.2, timeout / 10))
-        self.meetings = 0
+        self.collective_count = 0
         self._write, self._read = write, read
         self._beat = 0
         self._place = {"host": socket.gethostname(), "pid": os.getpid(), "space": _pid_space()}
+        self.place_of: Callable[[int], str] = lambda rank: ""  # in the mesh, once there is one
         self._stopped = threading.Event()
         self._note()
         self._thread = threading.Thread(target=self._run, name="oneloop-heartbeat", daemon=True)
@@ -51,7 +52,7 @@ class Heartbeat:
 
     def _note(self, **more: Any) -> None:
         self._beat += 1
-        note = {"beat": self._beat, "meetings": self.meetings, **self._place, **more}
+        note = {"beat": self._beat, "meetings": self.collective_count, **self._place, **more}
         self._write(str(self.rank), json.dumps(note))
 
     def _run(self) -> None:
@@ -69,9 +70,9 @@ class Heartbeat:
         why = clean_text(f"{type(error).__name__}: {error}")[:500] if error is not None else ""
         _within(2.0, lambda: self._note(left=why))
 
-    def who_is_lost(self, cause: str) -> str:
+    def describe_lost_rank(self, cause: str) -> str:
         """The error message for a failed collective; `cause` is the framework's error."""
-        name = _within((3 * self.every + 5.0) * (1 if self.searches else 2), self._name)
+        name = _within((3 * self.every + 5.0) * (1 if self.reads_all_notes else 2), self._name)
         if name is None:
             name = (
                 "The launcher's store cannot be reached: the machine that runs it (the rendezvous endpoint) is down, "
@@ -83,20 +84,20 @@ class Heartbeat:
         )
 
     def _name(self) -> str:
-        name = self._read(LOST) or (self._find() if self.searches else self._hear())
+        name = self._read(LOST) or (self._find() if self.reads_all_notes else self._find_lost_nearby())
         self._write(LOST, name)  # so that all report the same process, and not one that exited because of it
         return name
 
     @property
-    def searches(self) -> bool:
+    def reads_all_notes(self) -> bool:
         """Whether this process reads the notes of all: one of some that are spread over the machines."""
         return self.rank % max(1, self.size // SEARCHERS) == 0
 
-    def _hear(self) -> str:
+    def _find_lost_nearby(self) -> str:
         """Of many processes: who is lost on this machine, or what one that searches has found."""
         deadline = time.monotonic() + 3 * self.every + 1.0
         while time.monotonic() < deadline:
-            name = self._read(LOST) or self._gone(self._notes(self.near))
+            name = self._read(LOST) or self._describe_failed(self._notes(self.local_ranks))
             if name is not None:
                 return name
             time.sleep(max(self.every / 4, self.size / 1000))
@@ -110,11 +111,11 @@ class Heartbeat:
                 found[rank] = json.loads(text)
         return found
 
-    def seen_lost(self) -> str | None:
+    def find_lost_rank(self) -> str | None:
         """A process known to have died or failed, from the notes and this machine's processes, or None."""
-        return self._gone(self._notes(), dead_only=True)
+        return self._describe_failed(self._notes(), dead_only=True)
 
-    def _gone(self, notes: dict[int, dict[str, Any]], dead_only: bool = False) -> str | None:
+    def _describe_failed(self, notes: dict[int, dict[str, Any]], dead_only: bool = False) -> str | None:
         """Who has failed, died or been stopped. An error comes first, because launchers end the others after it; one
         that is about another process comes last."""
         found: list[tuple[int, int, str]] = []
@@ -126,14 +127,19 @@ class Heartbeat:
             elif state and not (dead_only and ("left" in note or "died" not in state)):
                 found.append((1, rank, state))
         _, rank, what = min(found, default=(0, 0, ""))
-        return f"Process {rank} ({_where(notes[rank])}) {what}" if found else None
+        return f"{self._who(rank, notes[rank])} {what}" if found else None
+
+    def _who(self, rank: int, note: dict[str, Any]) -> str:
+        """A process by its number, its place in the mesh if that says more, and where it runs."""
+        where = ", ".join(filter(None, (self.place_of(rank), f"pid {note['pid']} on {note['host']}")))
+        return f"Process {rank} ({where})"
 
     def _find(self) -> str:
         first = self._notes()
         deadline = time.monotonic() + 2.5 * self.every + 0.5
         while True:
             notes = self._notes()
-            gone = self._gone(notes) or self._read(LOST)
+            gone = self._describe_failed(notes) or self._read(LOST)
             if gone is not None:
                 return gone
             if time.monotonic() >= deadline:
@@ -141,19 +147,19 @@ class Heartbeat:
             time.sleep(max(0.1, self.size / 1000))
         for rank, note in notes.items():
             if "left" in note:
-                return f"Process {rank} ({_where(note)}) exited while other processes are still running"
+                return f"{self._who(rank, note)} exited while other processes are still running"
             if note["beat"] == first.get(rank, note)["beat"]:
-                return f"Process {rank} ({_where(note)}) has died or lost its connection: no heartbeat"
+                return f"{self._who(rank, note)} has died or lost its connection: no heartbeat"
         late = min(notes, key=lambda rank: notes[rank]["meetings"], default=None)
-        if late is not None and notes[late]["meetings"] < self.meetings:
+        if late is not None and notes[late]["meetings"] < self.collective_count:
             return (
-                f"Process {late} ({_where(notes[late])}) hangs: it is alive, but has not reached collective "
-                f"{self.meetings} within ddp_timeout ({self.timeout:.0f} s)"
+                f"{self._who(late, notes[late])} hangs: it is alive, but has not reached collective "
+                f"{self.collective_count} within ddp_timeout ({self.timeout:.0f} s)"
             )
         return "The connection to another process was lost, although all of them send heartbeats"
 
 
-def near(world: World) -> range:
+def ranks_on_this_machine(world: World) -> range:
     """The ranks on this machine: launchers number them one after another."""
     first = world.rank - world.local_rank
     return range(first, min(first + world.local_size, world.size))
@@ -171,10 +177,6 @@ def _within(seconds: float, function: Callable[[], Any]) -> Any:
     thread.start()
     thread.join(seconds)
     return found[0] if found else None
-
-
-def _where(note: dict[str, Any]) -> str:
-    return f"pid {note['pid']} on {note['host']}"
 
 
 def _pid_space() -> str:

@@ -45,13 +45,13 @@ def parse(names: list[str]) -> list[signal.Signals]:
     return found
 
 
-class Watch:
+class SignalHandler:
     """Handles the signals during training. The first one is recorded; a second one has its usual effect."""
 
     def __init__(self, names: list[str]) -> None:
         self.signals = parse(names)
         self.received: signal.Signals | None = None
-        self.with_others = False  # all processes of the run stop together
+        self.with_peers = False  # all processes of the run stop together
         self._before: dict[signal.Signals, Any] = {}
         self._own: Callable[[], Any] | None = None  # the script's handler of the signal that was received
 
@@ -59,11 +59,11 @@ class Watch:
         """All processes exit on this signal, whichever of them received it."""
         self.received = signal.Signals(number)
 
-    def heard(self) -> list[bool]:
+    def received_flags(self) -> list[bool]:
         """For each watched signal, whether it was received."""
         return [self.received == number for number in self.signals]
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "SignalHandler":
         if threading.current_thread() is threading.main_thread():
             for number in self.signals:
                 self._before[number] = signal.signal(number, self._remember)
@@ -76,12 +76,12 @@ class Watch:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if not self.with_others:
+        if not self.with_peers:
             self._restore()
 
-    def leave_with_others(self) -> None:
+    def exit_with_peers(self) -> None:
         """Called after saving. Launchers terminate the others once one process exits; this one exits by itself."""
-        self.with_others = True
+        self.with_peers = True
         self._restore()
         if threading.current_thread() is threading.main_thread():
             # SIG_IGN instead of a Python handler: interpreter shutdown would restore the default, which kills.
@@ -106,7 +106,7 @@ class Watch:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.write(sys.__stderr__.fileno(), text.encode())  # type: ignore[union-attr]
 
-    def leave(self, outcome: str) -> NoReturn:
+    def exit(self, outcome: str) -> NoReturn:
         """Leave train() after saving; `outcome` says what was saved. A handler that the script had installed is called
         first; it may exit itself."""
         assert self.received is not None
@@ -120,7 +120,7 @@ class Watch:
         raise Preempted(text)
 
 
-def main_process_lives(parent: int | None) -> bool:
+def is_main_process_alive(parent: int | None) -> bool:
     """In a worker: whether the main process, with this PID, is alive."""
     main = parent_process()
     if main is not None and getattr(current_process(), "_start_method", None) == "forkserver":
@@ -128,7 +128,7 @@ def main_process_lives(parent: int | None) -> bool:
     return os.getppid() == parent
 
 
-def leave_to_main_process(worker: int = 0) -> None:
+def ignore_job_signals(worker: int = 0) -> None:
     """In a DataLoader worker: ignore signals sent to the whole job, so that the current step keeps its data.
 
     The main process stops its workers, with SIGTERM if needed; a SIGTERM from elsewhere is ignored. A worker whose main
@@ -137,14 +137,14 @@ def leave_to_main_process(worker: int = 0) -> None:
     main = parent_process()
     parent = os.getppid() if main is None else main.pid
     for number in signal.valid_signals() - {signal.SIGTERM}:
-        watched = isinstance(getattr(signal.getsignal(number), "__self__", None), Watch)
+        watched = isinstance(getattr(signal.getsignal(number), "__self__", None), SignalHandler)
         if watched or number == signal.SIGINT:
             signal.signal(number, signal.SIG_IGN)
     if not hasattr(signal, "sigtimedwait"):
         return
 
     def wait_for_parent() -> None:
-        while main_process_lives(parent):
+        while is_main_process_alive(parent):
             received = signal.sigtimedwait([signal.SIGTERM], 5.0)
             if received is not None and received.si_pid == parent:
                 break

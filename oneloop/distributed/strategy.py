@@ -3,8 +3,8 @@
 This class is the strategy of a single process. Its methods are all that the Trainer and the engines use; each backend
 with several processes derives its own in `backends/*/parallel.py`. Two rules hold for all of them:
 
-- Gradients and losses are **averaged** over the processes. The Trainer weights each process's loss so that the mean
-  is that of the undivided batch (see trainer/loss.py).
+- Gradients and losses are **averaged** over the different batches, along the axes of the mesh that split the batch.
+  The Trainer weights each batch's loss so that the mean is that of the undivided batch (see trainer/loss.py).
 - All processes call these methods in the same order: they may be collectives.
 """
 
@@ -13,28 +13,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .collectives import ProcessGroup
+from .mesh import SINGLE, Mesh, Splits
 
 if TYPE_CHECKING:
-    from ..backends.base import Backend
+    from ..backends.base import Backend, EngineClass
 
 AS_IT_IS = contextlib.nullcontext()
 
 
 class Strategy:
     # Whether a forward pass is a collective: then all processes must run the same number of them.
-    lockstep = False
+    forward_is_collective = False
     # Whether a process may join with a micro-batch that adds no gradient, where an override calls a collective.
-    mutes = False
+    can_join_without_grad = False
     # Whether each process holds a shard of the weights or of the optimizer state, and writes it.
-    in_parts = False
+    is_sharded = False
     # Whether each process reads only its shard of the weights, and therefore after wrap().
-    loads_parts = False
+    loads_sharded = False
     # Whether the model leaves parameters unused; None before the first update, or where it does not matter.
-    unused: bool | None = None
+    has_unused_parameters: bool | None = None
 
-    def __init__(self, args: Any, processes: ProcessGroup, backend: "Backend") -> None:
+    def __init__(self, args: Any, processes: ProcessGroup, backend: "Backend", mesh: Mesh = SINGLE) -> None:
         self.args = args
         self.processes = processes
+        self.mesh = mesh
+        # Those whose gradients are averaged, and those that are given the same model.
+        self.replicas = processes.along(mesh, *mesh.axes_that_split(Splits.BATCH))
+        self.equals = processes.along(mesh, *mesh.axes_of_equal_models)
         self.backend = backend
         self._stored: dict[str, Any] = {}
 
@@ -42,30 +47,30 @@ class Strategy:
 
     def state(self) -> dict[str, Any]:
         """What this strategy has detected, as plain data."""
-        return {"unused": self.unused}
+        return {"unused": self.has_unused_parameters}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Called before wrap(), which consumes it."""
         self._stored = state
 
-    def known_unused(self, asked: bool | None) -> bool | None:
+    def expects_unused_parameters(self, asked: bool | None) -> bool | None:
         """Whether there are unused parameters: from the argument, or otherwise from the previous run."""
         stored, self._stored = self._stored.get("unused"), {}
         return stored if asked is None else asked
 
     # -- per-process buffers: with ddp_broadcast_buffers=False, the running means
 
-    def own_buffers(self, model: Any) -> list[Any]:
+    def local_buffers(self, model: Any) -> list[Any]:
         """The tensors that checkpoints store for this process; those of the main process are among the weights."""
         return []
 
-    def put_buffer(self, target: Any, array: Any) -> None:
+    def load_buffer(self, target: Any, array: Any) -> None:
         """Copy an array into one of them."""
         raise NotImplementedError
 
     # -- the model and its optimizer
 
-    def agree(self, model: Any) -> None:
+    def broadcast_weights(self, model: Any) -> None:
         """Broadcast the main process's weights; called first when a model is set."""
 
     def wrap(self, model: Any) -> Any:
@@ -80,11 +85,11 @@ class Strategy:
         """Build the optimizer for groups of the wrapped model's parameters."""
         return self.backend.optimizers.build(cls, groups, options)
 
-    def engine_class(self, default: Any) -> Any:
+    def engine_class(self, default: "EngineClass") -> "EngineClass":
         """The class of the engine that computes gradients and updates."""
         return default
 
-    def take_optimizer(self, optimizer: Any) -> Any:
+    def prepare_optimizer(self, optimizer: Any) -> Any:
         """The optimizer for training, built here or by the user; refused if it does not match the wrapped model."""
         return optimizer
 
@@ -96,12 +101,12 @@ class Strategy:
         """The class of the unwrapped model."""
         return type(model)
 
-    # -- an update
+    # -- an update; `called`, `micro_batch`, `finish` and `mean` are asked only on several processes
 
     def begin(self, all_take_part: bool) -> None:
         """Start an update. `all_take_part` is False if some process has no micro-batch with an item."""
 
-    def called(self, wrapped: Any) -> Any:
+    def forward_module(self, wrapped: Any) -> Any:
         """The callable for the micro-batches of this update."""
         return wrapped
 
@@ -109,7 +114,7 @@ class Strategy:
         """Around forward and backward of a micro-batch; `last`: this process's last one in the update."""
         return AS_IT_IS
 
-    def muted(self, wrapped: Any) -> contextlib.AbstractContextManager:
+    def discard_gradients(self, wrapped: Any) -> contextlib.AbstractContextManager:
         """Around a micro-batch that is computed only because the other processes compute one: adds no gradient."""
         return AS_IT_IS
 
@@ -120,31 +125,31 @@ class Strategy:
     # -- updates without a collective at the start: all processes are known to have all their micro-batches
 
     @property
-    def goes_ahead(self) -> bool:
+    def skips_presync(self) -> bool:
         """Whether the strategy supports that now."""
         return False
 
-    def closing(self, so_far: Any, counts: bool) -> None:
+    def attach_loss_to_last_backward(self, so_far: Any, counts: bool) -> None:
         """The next backward pass ends the update, and the loss is sent along with it. `so_far`: the loss of the passes
         before; `counts`: whether the next one's is part of it."""
 
     # Whether every backward pass runs in the engine: training_step is not overridden.
-    sees_losses = False
+    engine_runs_backward = False
 
     @property
-    def carries(self) -> bool:
+    def can_piggyback(self) -> bool:
         """Whether a few numbers per process can be sent along with the gradients."""
         return False
 
-    def carry(self, numbers: list[float], expected: float | None) -> None:
+    def piggyback(self, numbers: list[float], expected: float | None) -> None:
         """Send these numbers along with the next update. The first is this process's item count; unless `expected` is
         None, losses are weighted for that mean count; gradients and loss are corrected when the actual one is known."""
 
-    def carried(self) -> list[float]:
+    def piggybacked(self) -> list[float]:
         """The means of these numbers over all processes, after finish()."""
         raise NotImplementedError
 
-    def add_nothing(self) -> None:
+    def contribute_zero_grads(self) -> None:
         """If none of this process's micro-batches counts: contribute zero gradients to the all-reduce."""
 
     def mean(self, loss: Any) -> Any:
@@ -153,15 +158,15 @@ class Strategy:
 
     # -- evaluations and checkpoints
 
-    def settle(self, model: Any) -> None:
+    def prepare_eval(self, model: Any) -> None:
         """Prepare the model for an evaluation: for example, broadcast the main process's running means."""
 
     def generation_options(self) -> dict[str, Any]:
         """Arguments about the processes for the model's generate, if it accepts them."""
         return {}
 
-    def unsettle(self, model: Any) -> None:
-        """Undo settle() after an evaluation."""
+    def finish_eval(self, model: Any) -> None:
+        """Undo prepare_eval() after an evaluation."""
 
     def model_tensors(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
         """The full weights by name, and the tied names; needed only in processes that write."""
@@ -192,10 +197,10 @@ class Strategy:
 
     # -- sharded saving: each tensor is complete in one process, which writes it
 
-    def model_part(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    def local_model_tensors(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
         """Like model_tensors, but each process gets only the tensors that it writes."""
         raise NotImplementedError
 
-    def optimizer_part(self, optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def local_optimizer_state(self, optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Like optimizer_state, but each process gets only the tensors that it writes."""
         raise NotImplementedError

@@ -41,7 +41,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All that is not a directory, in order. Raises OSError if a directory cannot be read, rather than leave its files
+    """All files below a directory, sorted. Raises OSError if a directory cannot be read, rather than leave its files
     out."""
     found = [Path(place, name) for place, _, names in os.walk(folder, onerror=_raise) for name in names]
     return sorted(found)

@@ -30,10 +30,10 @@ def check(value: Any, rule: Rule, source: Any) -> Any:
 
 def _expect(good: bool, value: Any, place: str, expected: str) -> None:
     if not good:
-        raise Mismatch(f"{place or 'it'} is {shown(value)}, expected {expected}")
+        raise Mismatch(f"{place or 'it'} is {format_short(value)}, expected {expected}")
 
 
-def shown(value: Any) -> str:
+def format_short(value: Any) -> str:
     """A value, short enough for a message."""
     if isinstance(value, (dict, list)):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
@@ -148,7 +148,7 @@ def one_of(*rules: Rule) -> Rule:
                 return
             except Mismatch as error:
                 wanted.append(str(error).rpartition("expected ")[2])
-        raise Mismatch(f"{place or 'it'} is {shown(value)}, expected {' or '.join(wanted)}")
+        raise Mismatch(f"{place or 'it'} is {format_short(value)}, expected {' or '.join(wanted)}")
 
     return rule
 
@@ -170,7 +170,7 @@ def mapping(of: Rule) -> Rule:
         _expect(isinstance(value, dict), value, place, "an object")
         for key, inner in value.items():
             _expect(is_encodable(key), key, place, "a printable key")
-            of(inner, f"{place}[{shown(key)}]" if place else shown(key))
+            of(inner, f"{place}[{format_short(key)}]" if place else format_short(key))
 
     return rule
 
@@ -188,7 +188,7 @@ def record(required: Mapping[str, Rule], possible: Mapping[str, Rule] | None = N
                 raise Mismatch(f"{place or 'it'} has no {name}")
         others = sorted(set(value) - {*required, *possible}) if is_closed else []
         if others:
-            raise Mismatch(f"{place or 'it'} has the unknown field {shown(others[0])}")
+            raise Mismatch(f"{place or 'it'} has the unknown field {format_short(others[0])}")
 
     return rule
 

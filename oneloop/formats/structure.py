@@ -6,14 +6,15 @@ and never loaded by oneloop.
 """
 
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import CheckpointError
-from . import safetensors_io
-from .reading import json_object, parse_json, read_json
+from . import part_rules, safetensors_io
+from .reading import parse_json, read_json
 from .schema import (
     any_number,
     anything,
@@ -31,18 +32,18 @@ from .schema import (
     unless_empty,
 )
 
+FORMAT = 1  # of all files of a checkpoint
 MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 OPTIMIZER = "optimizer.safetensors"
 RANDOM = "random.safetensors"
-AVERAGE = "average.safetensors"  # of the weights
 STATE = "trainer_state.json"
 RUN = "run.json"
 ARGUMENTS = "training_args.json"
 
 # Of a position: what differs between processes.
-OWN_STATES = ("data", "collator", "dataset", "trainer", "ahead", "exhausted")
+OWN_STATES = ("data", "collator", "dataset", "trainer", "ahead", "exhausted", "parts")
 PENDING = ("should_log", "should_evaluate", "should_save")  # what an interruption by a signal postponed
 ADDED = "added"  # in an entry of the manifest: an override added the file to a complete checkpoint
 
@@ -125,62 +126,25 @@ LOSS_SCALER = record(
     },
 )
 
-_SPIKES = record(
-    {
-        "version": integer(1),
-        "recent": record({}, {"loss": listing(hex_number), "grad_norm": listing(hex_number)}, is_closed=True),
-        "rollbacks": listing(
-            record(
-                {
-                    "spike": record(
-                        {
-                            "step": integer(1),
-                            "name": text("loss|grad_norm", "loss or grad_norm"),
-                            **dict.fromkeys(("value", "median", "limit"), hex_number),
-                        },
-                        is_closed=True,
-                    ),
-                    "checkpoint": integer(),
-                    "steps": listing(integer(1), 2),
-                },
-                {"positions": listing(integer(), 3)},
-                is_closed=True,
-            )
-        ),
-    },
-    {"scheduled": optional(integer(1))},
-)
-
-RUN_STATE = record(
-    {
-        "run_id": text(),
-        "framework": text(),
-        "optimizer": unless_empty(_OPTIMIZER),
-        "scheduler": optional(mapping(anything)),
-        "engine": record({}, {"skipped": integer(), "scaler": optional(LOSS_SCALER)}),
-        "losses": record(
-            {"total": hex_number, "since_log": hex_number, "steps": integer(), "steps_since_log": integer()},
-            {"lost": integer(), "lost_since_log": integer()},
-        ),
-        "work": record({"tokens": integer(), "flops": number(0), "unpadded": integer()}),
-        "position": _POSITION,
-        "course": record(
-            {"samples_per_step": integer(1, 2**40), "samples": optional(integer())}, {"processes": integer(1, 2**20)}
-        ),
-    },
-    {
-        "layout": optional(mapping(listing(text(), 2))),
-        "strategy": record({}, {"unused": optional(flag)}),
-        "grad_norm": optional(hex_number),
-        "learning_rate": number(0),
-        "split": integer(1, 2**20),
-        "sources": mapping(listing(integer(), 4)),
-        "cooldown": record({"start": integer(), "schedule_steps": integer(-1)}, is_closed=True),
-        "spikes": _SPIKES,
-        "seeded": listing(text()),
-        "average": record({"kind": text("ema|swa", "ema or swa"), "count": integer()}, is_closed=True),
-    },
-)
+# run.json without the keys of the parts of a run, which declare theirs (formats/part_rules.py).
+_RUN_REQUIRED = {
+    "run_id": text(),
+    "framework": text(),
+    "optimizer": unless_empty(_OPTIMIZER),
+    "scheduler": optional(mapping(anything)),
+    "engine": record({}, {"skipped": integer(), "scaler": optional(LOSS_SCALER)}),
+    "position": _POSITION,
+    "course": record(
+        {"samples_per_step": integer(1, 2**40), "samples": optional(integer())}, {"processes": integer(1, 2**20)}
+    ),
+}
+_RUN_OPTIONAL = {
+    "layout": optional(mapping(listing(text(), 2))),
+    "strategy": record({}, {"unused": optional(flag)}),
+    "grad_norm": optional(hex_number),
+    "cooldown": record({"start": integer(), "schedule_steps": integer(-1)}, is_closed=True),
+}
+RESERVED = frozenset({"format", *_RUN_REQUIRED, *_RUN_OPTIONAL})  # keys that no part may have
 
 _INDEX = record({"weight_map": mapping(text())})
 
@@ -213,15 +177,11 @@ def is_inside(name: str) -> bool:
 
 
 def is_ours(path: Path, name: str) -> bool:
-    """Whether oneloop may load this file of a directory: its manifest lists it, and not as added by an override. A
-    directory without a manifest is no checkpoint of ours: save_model or another library wrote it."""
-    if not (path / MANIFEST).exists():
-        return (path / name).is_file()
-    entry = load_manifest(path)["files"].get(name)
-    return entry is not None and not entry.get(ADDED, False)
+    """Whether oneloop may load this file of a directory."""
+    return CheckpointFiles(path).has(name)
 
 
-def wrong_step(path: Path, manifest: dict[str, Any]) -> str | None:
+def step_mismatch(path: Path, manifest: dict[str, Any]) -> str | None:
     """What is wrong if the directory is named after another step than the one that was saved."""
     match = _NAME.fullmatch(path.name or path.resolve().name)
     if match is None or int(match[1]) == manifest["step"]:
@@ -231,10 +191,7 @@ def wrong_step(path: Path, manifest: dict[str, Any]) -> str | None:
 
 def tensor_files(path: Path, kind: str) -> list[Path]:
     """The tensor files of a kind ("model", "optimizer") in a checkpoint; [] if there are none."""
-    index, single = f"{kind}.safetensors.index.json", f"{kind}.safetensors"
-    if is_ours(path, index):
-        return indexed_files(path, index)
-    return [path / single] if is_ours(path, single) else []
+    return CheckpointFiles(path).tensor_files(kind)
 
 
 def weight_map(file: Path) -> dict[str, str]:
@@ -250,17 +207,57 @@ def weight_map(file: Path) -> dict[str, str]:
 
 def indexed_files(path: Path, index: str) -> list[Path]:
     """The files that an index names, if the manifest lists them and they have exactly these tensors."""
-    places = weight_map(path / index)
-    names = sorted(set(places.values()))
-    for name in names:
-        if not is_ours(path, name):
-            raise CheckpointError(f"{index} names {name}, which {MANIFEST} does not list")
-        found = set(safetensors_io.read_header(path / name))
-        expected = {tensor for tensor, file in places.items() if file == name}
-        if found != expected:
-            some = ", ".join(sorted(found ^ expected)[:3])
-            raise CheckpointError(f"{index} and {name} do not have the same tensors: {some}")
-    return [path / name for name in names]
+    return CheckpointFiles(path).indexed_files(index)
+
+
+class CheckpointFiles:
+    """The files of one checkpoint directory. Its manifest and its JSON files are read once, when they are needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._data: dict[str, bytes] = {}  # of JSON files that are not parsed yet
+        self._values: dict[str, Any] = {}  # of JSON files
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """A CheckpointError if it is missing or invalid."""
+        return load_manifest(self.path)
+
+    def has(self, name: str) -> bool:
+        """Whether oneloop may load this file: the manifest lists it, and not as added by an override. A directory
+        without a manifest is no checkpoint of ours: save_model or another library wrote it."""
+        if not (self.path / MANIFEST).exists():
+            return (self.path / name).is_file()
+        entry = self.manifest["files"].get(name)
+        return entry is not None and not entry.get(ADDED, False)
+
+    def json(self, name: str) -> Any:
+        """The value in a JSON file. Callers share it, so they must not change it."""
+        if name not in self._values:
+            data = self._data.pop(name, None)
+            self._values[name] = read_json(self.path / name) if data is None else parse_json(data, name)
+        return self._values[name]
+
+    def tensor_files(self, kind: str) -> list[Path]:
+        """The tensor files of a kind ("model", "optimizer"); [] if there are none."""
+        index, single = f"{kind}.safetensors.index.json", f"{kind}.safetensors"
+        if self.has(index):
+            return self.indexed_files(index)
+        return [self.path / single] if self.has(single) else []
+
+    def indexed_files(self, index: str) -> list[Path]:
+        """The files that an index names, if the manifest lists them and they have exactly these tensors."""
+        places = weight_map(self.path / index)
+        names = sorted(set(places.values()))
+        for name in names:
+            if not self.has(name):
+                raise CheckpointError(f"{index} names {name}, which {MANIFEST} does not list")
+            found = set(safetensors_io.read_header(self.path / name))
+            expected = {tensor for tensor, file in places.items() if file == name}
+            if found != expected:
+                some = ", ".join(sorted(found ^ expected)[:3])
+                raise CheckpointError(f"{index} and {name} do not have the same tensors: {some}")
+        return [self.path / name for name in names]
 
 
 def tied_names(file: Path) -> dict[str, str]:
@@ -272,23 +269,23 @@ def tied_names(file: Path) -> dict[str, str]:
 # -- everything that can be checked without a model
 
 
-def problems(path: Path, manifest: dict[str, Any]) -> list[str]:
+def problems(files: CheckpointFiles) -> list[str]:
     """Why the files of a checkpoint, whose checksums are right, cannot be those of a run."""
     found = []
-    for look in (_look_at_state, _look_at_run, _look_at_random, _look_at_tensors):
+    for look in (_check_state_file, _check_run_file, _check_random_file, _check_tensor_files):
         try:
-            look(path, manifest)
+            look(files)
         except CheckpointError as error:
             found.append(str(error))
     return found
 
 
-def _look_at_state(path: Path, manifest: dict[str, Any]) -> None:
-    if STATE not in manifest["files"]:
+def _check_state_file(files: CheckpointFiles) -> None:
+    if STATE not in files.manifest["files"]:
         raise CheckpointError(f"{MANIFEST} does not list {STATE}")
-    state = read_state(path)
-    if state["global_step"] != manifest["step"]:
-        raise CheckpointError(f"{STATE} is of step {state['global_step']}, {MANIFEST} of step {manifest['step']}")
+    state, step = check_state(files.json(STATE), STATE), files.manifest["step"]
+    if state["global_step"] != step:
+        raise CheckpointError(f"{STATE} is of step {state['global_step']}, {MANIFEST} of step {step}")
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -301,31 +298,37 @@ def check_state(value: Any, source: str) -> dict[str, Any]:
     return check(check(value, TRAINER_STATE, source), record({"global_step": anything}), source)
 
 
-def _look_at_run(path: Path, manifest: dict[str, Any]) -> None:
-    if RUN not in manifest["files"]:  # save_only_model
+def _check_run_file(files: CheckpointFiles) -> None:
+    if RUN not in files.manifest["files"]:  # save_only_model
         return
-    check_run(read_json(path / RUN), RUN, manifest["step"])
-    if RANDOM not in manifest["files"]:
+    check_run(files.json(RUN), RUN, files.manifest["step"])
+    if RANDOM not in files.manifest["files"]:
         raise CheckpointError(f"{MANIFEST} does not list {RANDOM}")
 
 
 def check_run(stored: Any, source: Any, step: int | None = None) -> dict[str, Any]:
     """run.json, if it follows its rules."""
-    check(stored, RUN_STATE, source)
+    parts = part_rules.declared()
+    rules = {key: rule for part in parts for key, rule in part.schema.items()}
+    required = {key: rules.pop(key) for part in parts for key in part.required}
+    check(stored, record(_RUN_REQUIRED | required, _RUN_OPTIONAL | rules), source)
     place = stored["position"]
     if step is not None and place["step_in_epoch"] > step:
         raise CheckpointError(f"{source} is {place['step_in_epoch']} steps into its epoch, at step {step} of the run")
+    by_process = record({}, {part.name: part.process_schema for part in parts if part.process_schema is not None})
+    for own in (place, *place.get("ranks", ())):
+        check(own.get("parts") or {}, by_process, f"the state of a process in {source}")
     if len(place.get("ranks", ())) >= stored["course"].get("processes", 2**20):
         raise CheckpointError(f"{source} has the states of more processes than the run had")
     return stored
 
 
-def _look_at_random(path: Path, manifest: dict[str, Any]) -> None:
-    if RANDOM in manifest["files"]:
-        check_streams(safetensors_io.read(path / RANDOM))
+def _check_random_file(files: CheckpointFiles) -> None:
+    if RANDOM in files.manifest["files"]:
+        check_rng_states(safetensors_io.read(files.path / RANDOM))
 
 
-def check_streams(tensors: dict[str, safetensors_io.Raw], source: str = RANDOM) -> None:
+def check_rng_states(tensors: dict[str, safetensors_io.Raw], source: str = RANDOM) -> None:
     """The states of Python's and NumPy's generators in random.safetensors, for each process and time."""
     for name in tensors:
         match = _PREFIXES.match(name)
@@ -334,10 +337,10 @@ def check_streams(tensors: dict[str, safetensors_io.Raw], source: str = RANDOM) 
             missing = [each for each in _STREAMS if prefix + each not in tensors]
             if missing:
                 raise CheckpointError(f"{source} has {name}, but no {prefix}{missing[0]}")
-            _check_stream(name, name.removeprefix(prefix), tensors[name], source)
+            _check_rng_state(name, name.removeprefix(prefix), tensors[name], source)
 
 
-def _check_stream(name: str, kind: str, raw: safetensors_io.Raw, source: str) -> None:
+def _check_rng_state(name: str, kind: str, raw: safetensors_io.Raw, source: str) -> None:
     if (raw.dtype, raw.shape) != _STREAMS[kind]:
         expected = f"{_STREAMS[kind][0]} of shape {_STREAMS[kind][1]}"
         raise CheckpointError(f"{name} in {source} is {raw.dtype} of shape {raw.shape}, expected {expected}")
@@ -354,20 +357,24 @@ def _check_stream(name: str, kind: str, raw: safetensors_io.Raw, source: str) ->
         raise CheckpointError(f"{name} in {source} is not the state of a random number generator")
 
 
-def _look_at_tensors(path: Path, manifest: dict[str, Any]) -> None:
-    for kind in ("model", "optimizer", "average"):
-        for file in tensor_files(path, kind):
+def _check_tensor_files(files: CheckpointFiles) -> None:
+    has_tensors, parts = {}, part_rules.declared()
+    for kind in ("model", "optimizer", *(part.name for part in parts)):
+        found = files.tensor_files(kind)
+        has_tensors[kind] = bool(found)
+        for file in found:
             safetensors_io.read_header(file)
-    if RUN not in manifest["files"]:
+    if RUN not in files.manifest["files"]:
         return
-    average = json_object(path / RUN).get("average")
-    if isinstance(average, dict) and average.get("count") and not tensor_files(path, "average"):
-        raise CheckpointError(f"{RUN} describes an average of the weights, but {MANIFEST} does not list {AVERAGE}")
-    optimizer = json_object(path / RUN).get("optimizer")
-    if (
-        isinstance(optimizer, dict)
-        and optimizer
-        and optimizer.get("stateless") is not True
-        and not tensor_files(path, "optimizer")
-    ):
+    try:
+        run = files.json(RUN)
+    except CheckpointError:  # reported by _check_run_file
+        return
+    run = run if isinstance(run, dict) else {}
+    for part in parts:
+        if part.lacks_tensors(run) and not has_tensors[part.name]:
+            raise CheckpointError(f"{RUN} describes {part.title}, but {MANIFEST} does not list {part.tensor_file}")
+    optimizer = run.get("optimizer")
+    is_described = isinstance(optimizer, dict) and optimizer and optimizer.get("stateless") is not True
+    if is_described and not has_tensors["optimizer"]:
         raise CheckpointError(f"{RUN} describes an optimizer, but {MANIFEST} does not list {OPTIMIZER}")

@@ -12,6 +12,7 @@ from ..errors import ArgumentError, MissingPackageError
 # At least two letters: a single one is a drive of Windows. A chain (simplecache::s3://...) and a URL that has lost a
 # slash in a pathlib.Path are URLs too, which checked() refuses: as paths, they would be directories named like secrets.
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+:/")
+_CONTAINER_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")  # container@account: what stands before the @ is no user
 _ADDRESS = re.compile(r"\[[0-9A-Fa-f:.]*\]")  # of IPv6
 _staged: dict[str, str] = {}  # local directory -> its URL, for those of this process
 
@@ -33,7 +34,9 @@ def checked(name: str, url: str) -> str:
             f"Invalid {name}: a URL has lost a slash, as in a pathlib.Path. Pass it as text, such as 's3://bucket/run'."
         )
     parts = urlsplit(url)
-    if "@" in parts.netloc or parts.query:
+    user, at, host = parts.netloc.rpartition("@")
+    is_container = parts.scheme in _CONTAINER_SCHEMES and host and user and not set(user) & set("@:")
+    if (at and not is_container) or parts.query:
         raise ArgumentError(
             f"Invalid {name}: a URL with a user, a password or options would be written to files and logs. Pass it "
             "without them; credentials come from the environment or the configuration of the storage's client."

@@ -46,7 +46,7 @@ class Scheduler:
         self.backend.optimizers.set_learning_rates(self.optimizer, self._last_lr)
 
     def step(self, epoch: int | None = None) -> None:
-        """To the next step, or to this one."""
+        """Advance to the next step, or to the given one."""
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         rates = self.backend.optimizers.learning_rates(self.optimizer)
         if len(rates) > len(self.base_lrs):  # groups added by a callback: their current rate is the initial one
@@ -95,7 +95,7 @@ def scheduler_class(rule: Any = None) -> Any:
     return Scheduler if rule is None else MetricScheduler
 
 
-_BY_METRIC = ("ReduceLROnPlateau", "ReduceOnPlateau", "GreedyLR")  # of torch, of Paddle, of transformers
+_BY_METRIC = ("ReduceLROnPlateau", "ReduceOnPlateau", "GreedyLR")  # of torch, of Paddle, and of scripts
 
 
 def steps_by_metric(scheduler: Any) -> bool:

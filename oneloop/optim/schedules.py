@@ -1,8 +1,8 @@
 """Learning rate schedules. A schedule is a pure function from the step to a factor of the base learning rate.
 
 The step is the number of updates done so far, so the first update uses factor(0) and a checkpoint only needs to store
-the step. Factors are bit-identical (float64) to those of transformers' schedules. Two rules depend on a metric instead
-of the step and have a small state: Plateau and Greedy in plateau.py.
+the step. Factors (float64) are the same bits as those of the usual functions for torch. Two rules depend on a metric
+instead of the step and have a small state: Plateau and Greedy in plateau.py.
 """
 
 import inspect
@@ -50,7 +50,7 @@ def make_schedule(
 
 
 class Factor:
-    """A schedule with its settings, under the names that they have in transformers' schedules."""
+    """A schedule with its settings, under their usual names."""
 
     args: tuple = ()
 
@@ -131,6 +131,8 @@ def _nearest(name: Any, names: Any) -> str:
 
 
 def _ramp(warmup: int, after: Schedule) -> Schedule:
+    if not warmup:
+        return after
     divisor = max(1, warmup)
     return lambda step: step / divisor if step < warmup else after(step)
 

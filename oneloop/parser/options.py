@@ -100,26 +100,26 @@ def collect(classes: Iterable[type]) -> list[Option]:
         if option.is_alias:
             found[option.field.name].aliases.append(f"--{option.name}")
     for cls in classes:
-        for name, settled in getattr(cls, "__settled__", {}).items():
+        for name, fixed_argument in getattr(cls, "__fixed_arguments__", {}).items():
             if name not in found:
-                found[name] = _settled_option(cls, name, settled)
+                found[name] = _fixed_option(cls, name, fixed_argument)
     return list(found.values())
 
 
-def _settled_option(cls: type, name: str, settled: Any) -> Option:
-    field: dataclasses.Field[Any] = dataclasses.field(default=settled.values[0])
+def _fixed_option(cls: type, name: str, fixed_argument: Any) -> Option:
+    field: dataclasses.Field[Any] = dataclasses.field(default=fixed_argument.values[0])
     field.name = name
-    return Option(cls, name, field, {}, ValueType(settled.hint), name, spellings(name), hidden=True)
+    return Option(cls, name, field, {}, ValueType(fixed_argument.hint), name, spellings(name), hidden=True)
 
 
 def _without_unknown(per_class: list[list[Option]]) -> list[list[Option]]:
     """A script's field may override an argument of oneloop with the same name, which then keeps its default: any, if
-    that is the behaviour, and otherwise those whose names scripts often have for their own (`yields`)."""
+    that is the behaviour, and otherwise those whose names scripts often have for their own (`overridable`)."""
     any_name = behaviour.current().script_fields_win
     own = {option.name for options in per_class for option in options if not _is_of_oneloop(option)}
 
     def gives_way(option: Option) -> bool:
-        return _is_of_oneloop(option) and option.field.name in own and (any_name or option.metadata["yields"])
+        return _is_of_oneloop(option) and option.field.name in own and (any_name or option.metadata["overridable"])
 
     return [[option for option in options if not gives_way(option)] for options in per_class]
 

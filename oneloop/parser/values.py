@@ -13,6 +13,7 @@ from typing import Any
 
 from .strict_json import read_json
 
+# What means True and False in words, here and wherever else arguments and variables are read.
 TRUE_WORDS = frozenset({"true", "yes", "on", "t", "y", "1"})
 FALSE_WORDS = frozenset({"false", "no", "off", "f", "n", "0"})
 

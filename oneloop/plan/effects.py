@@ -2,33 +2,35 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..arguments.fields import declared, was_given
-from ..arguments.support import refusals_of
-from ..arguments.values import show
-from ..trainer import idle_arguments
+from ..arguments.fields import declared, was_set_by_user
+from ..arguments.support import unsupported_by
+from ..arguments.values import format_value
+from ..trainer import unused_arguments
 from .results import Effect
 
 if TYPE_CHECKING:
-    from ..trainer.internals import Internals
+    from ..trainer.core import Core
 
 _PLACES = ("output_dir", "logging_dir", "run_name")
 
 
-def of(core: "Internals", steps: int) -> list[Effect]:
+def of(core: "Core", steps: int) -> list[Effect]:
     """Every argument that was given, in the order of the groups."""
     args, backend = core.trainer.args, core.backend
     kind = backend.devices.kind(args.device)
     refused = {
-        refusal.argument: refusal for refusal in refusals_of(backend.NAME) if refusal.applies(args, backend.NAME, kind)
+        unsupported.argument: unsupported
+        for unsupported in unsupported_by(backend.NAME)
+        if unsupported.applies(args, backend.NAME, kind)
     }
-    idle = list(idle_arguments.found(args, steps, core.trainer.compute_metrics is not None))
-    said = args.__dict__.get("_said", {})
+    idle = list(unused_arguments.find_unused(args, steps, core.trainer.compute_metrics is not None))
+    said = args.__dict__.get("_spelling_of", {})
     found = []
     cls: Any = type(args)
     for name in declared(cls):
-        if name in _PLACES or not was_given(args, name):
+        if name in _PLACES or not was_set_by_user(args, name):
             continue
-        value = show(name, getattr(args, name))
+        value = format_value(name, getattr(args, name))
         words = said.get(name, name)
         if name in refused:
             text = f"{refused[name].why}. Instead: {refused[name].instead}"

@@ -1,4 +1,4 @@
-"""The memory of a step with each way of distributing the model, from steps that the backend simulates."""
+"""The memory of a step with each parallel layout, from steps that the backend simulates."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from ..arguments.sharding import recomputes
 from ..backends.step_memory import StepMemory
 from ..data.batch_sizes import batch_rows
-from ..errors import RefusedError
-from ..trainer.internals import internals_of
+from ..errors import UnsupportedError
+from ..trainer.core import core_of
 from . import optimizer_state
+from .layouts import ParallelLayout, Tensor
 from .results import ModelSizes
-from .ways import Tensor, Way
 
 MOST_ROWS = 2**20
 TRIES = 6  # steps that are simulated to find the largest micro-batch
@@ -21,7 +21,7 @@ class Memories:
 
     def __init__(self, trainer: Any, inputs: Any, world: int) -> None:
         self.trainer, self.inputs, self.world = trainer, inputs, world
-        backend = internals_of(trainer).backend
+        backend = core_of(trainer).backend
         self.planning = getattr(backend, "planning", None)
         self.rows = batch_rows(inputs) or 1
         self.recomputes = bool(trainer.args.gradient_checkpointing or recomputes(trainer.args))
@@ -33,47 +33,57 @@ class Memories:
 
     def optimizer_state(self) -> int | None:
         """Bytes of the whole state, after a simulated step."""
-        step = self._step(Way("", ""), self.recomputes)
+        step = self._step(ParallelLayout("", ""), self.recomputes)
         return None if step is None else step.optimizer
 
     def activations(self, recompute: bool) -> int | None:
-        """What a micro-batch takes beside the training state, in every process alike."""
-        step = self._step(Way("", ""), recompute)
+        """The memory of a micro-batch in addition to the training state; the same in every process."""
+        step = self._step(ParallelLayout("", ""), recompute)
         return None if step is None else step.activations
 
-    def collectives(self, way: Way) -> list[tuple[str, int, int]] | None:
-        """Those of an update, as (name, bytes of the whole tensor, processes in it)."""
-        step = self._step(way, self.recomputes)
+    def collectives(self, layout: ParallelLayout) -> list[tuple[str, int, int]] | None:
+        """The collectives of one update, as (name, bytes of the full tensor, number of processes)."""
+        step = self._step(layout, self.recomputes)
         if step is None:
             return None
-        copies = self.world // way.degree
-        shared = [(name, size, copies if name == "all_reduce" else way.degree) for name, size in step.collectives[:-1]]
-        return [*shared, (*step.collectives[-1], way.degree)]  # the last one is the norm of the gradients
+        copies = self.world // layout.degree
+        shared = [
+            (name, size, copies if name == "all_reduce" else layout.degree) for name, size in step.collectives[:-1]
+        ]
+        return [*shared, (*step.collectives[-1], layout.degree)]  # the last one is the norm of the gradients
 
     def peak(
-        self, way: Way, recompute: bool, tensors: list[Tensor], model: ModelSizes, world: int, rows: int | None = None
+        self,
+        layout: ParallelLayout,
+        recompute: bool,
+        tensors: list[Tensor],
+        model: ModelSizes,
+        world: int,
+        rows: int | None = None,
     ) -> StepMemory | None:
-        """The memory of a step in the process that has most."""
-        step = self._step(way, recompute, rows, world)
+        """The memory of a step in the process that needs most."""
+        step = self._step(layout, recompute, rows, world)
         if step is None or world == 1:
             return step
-        if way.shards_gradients:  # every process makes the whole model before it keeps its shard
+        if layout.shards_gradients:  # every process makes the whole model before it keeps its shard
             return replace(step, peak=max(step.peak, model.parameter_bytes + step.parameters))
-        if not way.sharding:
+        if not layout.sharding:
             return step
-        share = optimizer_state.largest_part([tensor.elements for tensor in tensors], way.degree)
+        share = optimizer_state.largest_part([tensor.elements for tensor in tensors], layout.degree)
         state = round(step.optimizer * share / max(1, model.trainable))
         return replace(step, peak=step.peak + state - step.optimizer, optimizer=state)
 
-    def largest(self, way: Way, tensors: list[Tensor], model: ModelSizes, world: int, limit: int | None) -> int | None:
-        """The most samples in a micro-batch with which a step fits: extrapolated, and simulated again."""
+    def find_max_batch(
+        self, layout: ParallelLayout, tensors: list[Tensor], model: ModelSizes, world: int, limit: int | None
+    ) -> int | None:
+        """The largest micro-batch with which a step fits: extrapolated, then simulated again."""
 
         assert limit is not None
         fits, too_many = 0, MOST_ROWS + 1
         rows = self.rows
         seen: list[tuple[int, int]] = []
         for _ in range(TRIES):
-            step = self.peak(way, self.recomputes, tensors, model, world, rows)
+            step = self.peak(layout, self.recomputes, tensors, model, world, rows)
             if step is None:
                 return None
             seen.append((rows, step.peak))
@@ -83,10 +93,12 @@ class Memories:
             rows = _next(seen, limit, fits, too_many, step.activations / rows)
         return fits
 
-    def _step(self, way: Way, recompute: bool, rows: int | None = None, world: int = 1) -> StepMemory | None:
+    def _step(
+        self, layout: ParallelLayout, recompute: bool, rows: int | None = None, world: int = 1
+    ) -> StepMemory | None:
         """A simulated step of one process, of one of several that have a copy each, or that shard the model."""
-        if way.shards_gradients:
-            key = (way.sharding, self.world, way.degree, rows or self.rows, recompute)
+        if layout.shards_gradients:
+            key = (layout.sharding, self.world, layout.degree, rows or self.rows, recompute)
         else:
             key = ("", min(world, 2), 1, rows or self.rows, recompute)  # two copies need as much as more
         if key not in self._steps:
@@ -98,9 +110,9 @@ class Memories:
             return None
         try:
             return self.planning.step_memory(
-                internals_of(self.trainer), self.inputs, rows, recompute, sharding=sharding, world=world, degree=degree
+                core_of(self.trainer), self.inputs, rows, recompute, sharding=sharding, world=world, degree=degree
             )
-        except RefusedError as error:
+        except UnsupportedError as error:
             self._refused.add(recompute)
             self._note(f"{str(error)[:1].upper()}{str(error)[1:]}")
             return None

@@ -17,7 +17,7 @@ def sent(kind: str, size: int, world: int) -> float:
 
 
 def total(collectives: Iterable[tuple[str, int, int]]) -> Messages:
-    """Of collectives as (name, bytes of the whole tensor, processes in it)."""
+    """The sum over collectives, given as (name, bytes of the full tensor, number of processes)."""
     found = [each for each in collectives if each[2] > 1]
     return Messages(len(found), sum(size for _, size, _ in found), round(sum(sent(*each) for each in found)))
 
@@ -39,12 +39,12 @@ def buckets(gradients: Sequence[tuple[str, int]], cap: int, first: int = FIRST_B
     return done + [held for held in open_buckets.values() if held]
 
 
-def data_parallel(gradients: Sequence[tuple[str, int]], cap_mb: int | None, world: int, carries: bool) -> Messages:
+def data_parallel(gradients: Sequence[tuple[str, int]], cap_mb: int | None, world: int, piggybacks: bool) -> Messages:
     """DDP: every bucket is reduced once per update. The numbers of a step travel in the last one, or separately."""
-    sizes = list(reversed(gradients)) + [("float32", 4 * STEP_NUMBERS)] * carries
+    sizes = list(reversed(gradients)) + [("float32", 4 * STEP_NUMBERS)] * piggybacks
     cap = int((cap_mb or DEFAULT_BUCKET_MB) * 2**20)
     reduced = [("all_reduce", size, world) for size in buckets(sizes, cap)]
-    return total(reduced + ([] if carries else before_update(world)))
+    return total(reduced + ([] if piggybacks else before_update(world)))
 
 
 def before_update(world: int) -> list[tuple[str, int, int]]:

@@ -1,19 +1,25 @@
 """The method of the Trainer that plans a run."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..trainer.generic import Args_co, TrainerBase
 
 if TYPE_CHECKING:
     from ..trainer import Trainer as Base
     from .results import TrainingPlan
 else:
-    Base = object
+    Base = TrainerBase
 
 
-class PlanMethods(Base):
+class PlanMethods(Base[Args_co]):
     """A part of the Trainer."""
 
     def plan(
-        self, world: int | None = None, device_memory: Any = None, per_machine: int = 8, largest: bool = True
+        self,
+        world: int | None = None,
+        device_memory: str | float | None = None,
+        per_machine: int = 8,
+        largest: bool = True,
     ) -> "TrainingPlan":
         """What the run will need: memory of each process for each sharding stage, steps, tokens, sizes of checkpoints,
         messages, and what the arguments do. Nothing is trained, and nothing is written.
@@ -27,6 +33,6 @@ class PlanMethods(Base):
         Returns:
             TrainingPlan: its figures, with to_text, to_dict and to_html.
         """
-        from .making import make  # quick imports: few runs are planned
+        from .building import build_plan  # quick imports: few runs are planned
 
-        return make(self, world, device_memory, per_machine, largest)
+        return build_plan(self, world, device_memory, per_machine, largest)

@@ -5,20 +5,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends._common.helpers import optimizer_options
-
-# Whole float32 tensors for each parameter. What else there is, such as counters, is a few bytes per parameter.
-_COPIES = {
-    **dict.fromkeys(("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused"), 2),
-    "adagrad": 1,
-}
+from ..optim import catalog
 
 
 def copies(args: Any) -> int | None:
-    """How many tensors of a parameter's size the optimizer keeps; None if it is not known."""
-    name = str(getattr(args.optim, "value", args.optim))
-    if name == "sgd":
+    """How many tensors of a parameter's size the optimizer keeps; None if it is not known. What else it keeps, such as
+    counters, is a few bytes per parameter."""
+    chosen = catalog.chosen(args)
+    if chosen is not None and chosen.name == "sgd":
         return 1 if float(optimizer_options(args.optim_args).get("momentum", 0.0)) else 0
-    return _COPIES.get(name)
+    return None if chosen is None else chosen.state_copies
 
 
 def size(args: Any, elements: Sequence[int]) -> int | None:
@@ -37,7 +33,7 @@ def largest_part(sizes: Sequence[int], parts: int) -> int:
 
 
 def rows_of(shape: Sequence[int], parts: int) -> float:
-    """The share of a parameter that the first of so many processes keeps, if it is sharded by rows (stages 2, 3)."""
+    """The fraction of a parameter that the first of `parts` processes keeps if sharded by rows (stages 2 and 3)."""
     if not shape or not shape[0]:
         return 1.0
     return math.ceil(shape[0] / parts) / shape[0]

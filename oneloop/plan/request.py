@@ -26,7 +26,7 @@ _current: Request | None = None
 
 
 def begin(request: Request) -> None:
-    """From now on, train() plans."""
+    """Make train() plan instead of train from now on."""
     global _current
     _current = request
 
@@ -36,7 +36,7 @@ def is_active() -> bool:
 
 
 class PlanRequests(Extension):
-    """Plans in place of training, if this process only plans."""
+    """Plans instead of training, if this process only plans."""
 
     def before_train(self) -> None:
         if is_active():
@@ -44,8 +44,8 @@ class PlanRequests(Extension):
 
 
 def answer(trainer: Any) -> NoReturn:
-    """Make the plan in place of training, and end the script."""
+    """Build the plan instead of training, and end the script."""
     assert _current is not None
-    from .making import make  # quick imports: few runs are planned
+    from .building import build_plan  # quick imports: few runs are planned
 
-    raise PlanMade(make(trainer, **_current.options))
+    raise PlanMade(build_plan(trainer, **_current.options))

@@ -19,7 +19,7 @@ class ModelSizes:
 
 @dataclass(frozen=True)
 class RunLength:
-    """None where the data have no length."""
+    """The length of the run; None where the data has no length."""
 
     samples: int | None  # in an epoch
     samples_per_step: int
@@ -110,17 +110,17 @@ class TrainingPlan:
         raise ArgumentError(f"the plan has no strategy {strategy!r}; it has {known}")
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """The plan as plain data."""
         return asdict(self) | {"version": 1}
 
     def to_text(self) -> str:
-        """As text for a terminal."""
+        """The plan as text for a terminal."""
         from .text import render
 
         return render(self)
 
     def to_html(self, title: str = "Plan") -> str:
-        """As a self-contained page."""
+        """The plan as a self-contained page."""
         from .page import render
 
         return render(self, title)

@@ -84,7 +84,7 @@ def _strategies(plan: TrainingPlan) -> str:
 
 
 def effect_text(effect: object) -> str:
-    """works, or what becomes of the argument."""
+    """The word `works`, or what happens to the argument."""
     name, text = effect.effect, effect.text  # type: ignore[attr-defined]
     return f"{name}: {text}" if text else name
 

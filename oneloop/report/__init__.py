@@ -7,10 +7,10 @@ from typing import Any
 from ..errors import DataError
 from ..secrets import clean
 from . import comparison, page, page_data, picture, summary
-from .history import Run
+from .history import LoggedRun
 from .log_reader import Directory
 
-__all__ = ["Run", "write_comparison", "write_page", "write_picture", "write_report"]
+__all__ = ["LoggedRun", "write_comparison", "write_page", "write_picture", "write_report"]
 
 
 def write_report(
@@ -49,12 +49,12 @@ def write_page(
     folder = Path(output_dir)
     directory = Directory(folder)
     if log_history is None:
-        directory.look()
+        directory.read_new()
         if not directory.is_run:
-            Run.read(folder)  # raises an error that says what was expected
+            LoggedRun.read(folder)  # raises an error that says what was expected
             raise DataError(f"{folder} contains no run")
     else:
-        directory.take([dict(entry) for entry in log_history])
+        directory.use_history([dict(entry) for entry in log_history])
         folder.mkdir(parents=True, exist_ok=True)
     data = page_data.run_page(directory, title, verify=verify)
     if arguments is not None:
@@ -67,18 +67,18 @@ def write_comparison(folders: Sequence[str | Path], path: str | Path, title: str
     return _write(Path(path), page.html(comparison.page(comparison.find(folders), title)))
 
 
-def _history(folder: Path, log_history: Sequence[Mapping[str, Any]] | None) -> Run:
+def _history(folder: Path, log_history: Sequence[Mapping[str, Any]] | None) -> LoggedRun:
     """The history to plot."""
     if log_history is not None:
-        return Run([dict(entry) for entry in log_history], title=folder.name)
+        return LoggedRun([dict(entry) for entry in log_history], title=folder.name)
     directory = Directory(folder)
-    directory.look()
+    directory.read_new()
     if not directory.is_run:
-        return Run.read(folder)  # raises an error that says what was expected
+        return LoggedRun.read(folder)  # raises an error that says what was expected
     entries = [
         {"step": step, key: value} for key, (x, y) in directory.curves(4000).items() for step, value in zip(x, y)
     ]
-    return Run(entries, title=folder.resolve().name)
+    return LoggedRun(entries, title=folder.resolve().name)
 
 
 def _write(path: Path, text: str) -> Path:

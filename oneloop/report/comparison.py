@@ -90,7 +90,7 @@ def differing(runs: list[dict[str, str]]) -> list[str]:
 def summarise(folder: Path, name: str, budget: int, limit: int) -> dict[str, Any]:
     """The data of one run for the page, small enough to send between processes."""
     directory = Directory(folder)
-    directory.look(budget)
+    directory.read_new(budget)
     return read(directory, name, limit)
 
 
@@ -111,7 +111,7 @@ def run_data(directory: Directory, name: str) -> dict[str, Any]:
         "step": directory.reached(),
         "last": {key: one.last for key, one in series.items()},
         "best": {key: (one.highest if higher_is_better(key) else one.lowest) for key, one in series.items()},
-        "whole": directory.whole,
+        "whole": directory.is_complete,
         "generation": directory.generation,
         "entries": directory.points.entries,
     }

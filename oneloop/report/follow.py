@@ -27,25 +27,25 @@ class Runs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lock = threading.RLock()
-        self.found: list[Directory] = []
+        self.directories: list[Directory] = []
         self.unread: set[int] = set()
         self._searched = 0.0
         self._readers: list[threading.Thread] = []
         self._closed = False
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Find new runs, and read what is new in the known ones."""
-        if time.monotonic() - self._searched >= SEARCH or not self.found:
+        if time.monotonic() - self._searched >= SEARCH or not self.directories:
             self._searched = time.monotonic()
-            known = {directory.folder for directory in self.found}
+            known = {directory.folder for directory in self.directories}
             # Until there is a run, the directory itself is expected to become one.
             self._add([path for path in find_runs(self.folder) if path not in known])
         for _, directory in self.ready():
-            directory.look(self._budget())
+            directory.read_new(self._budget())
 
     def ready(self) -> Iterator[tuple[int, Directory]]:
         """The runs that have been read, with their numbers."""
-        return ((i, directory) for i, directory in enumerate(self.found) if i not in self.unread)
+        return ((i, directory) for i, directory in enumerate(self.directories) if i not in self.unread)
 
     def close(self) -> None:
         self._closed = True
@@ -53,13 +53,13 @@ class Runs:
             reader.join()
 
     def _budget(self) -> int:
-        return max(LEAST, PARSED // max(1, len(self.found)))
+        return max(LEAST, PARSED // max(1, len(self.directories)))
 
     def _add(self, paths: list[Path]) -> None:
-        count = len(self.found) + len(paths)
+        count = len(self.directories) + len(paths)
         kept = max(256, min(Series.LIMIT, KEPT // max(1, count))), max(50, min(RECENT, KEPT // 10 // max(1, count)))
-        new = range(len(self.found), count)
-        self.found += [Directory(path, *kept) for path in paths]
+        new = range(len(self.directories), count)
+        self.directories += [Directory(path, *kept) for path in paths]
         if sum(_size(path) for path in paths) <= AT_ONCE:
             return
         self.unread |= set(new)
@@ -71,8 +71,8 @@ class Runs:
         """Read runs for the first time; the most recently written first."""
         with self.lock:
             budget = self._budget()
-            numbers.sort(key=lambda i: _written(self.found[i].folder), reverse=True)
-            jobs = [(i, self.found[i], budget) for i in numbers]
+            numbers.sort(key=lambda i: _written(self.directories[i].folder), reverse=True)
+            jobs = [(i, self.directories[i], budget) for i in numbers]
         with get_context("spawn").Pool(min(len(jobs), cpu_count() or 1), _ignore_ctrl_c) as pool:  # terminated on exit
             results, left = pool.imap_unordered(read_run, jobs), len(jobs)
             while left and not self._closed:
@@ -80,7 +80,7 @@ class Runs:
                     number, directory = results.next(timeout=0.2)
                     left -= 1
                     with self.lock:
-                        self.found[number] = directory
+                        self.directories[number] = directory
                         self.unread.discard(number)
 
 
@@ -88,7 +88,7 @@ def read_run(job: tuple[int, Directory, int]) -> tuple[int, Directory]:
     """In another process: read a run, as far as possible; returns its number and the run."""
     number, directory, budget = job
     with contextlib.suppress(OSError):
-        directory.look(budget)
+        directory.read_new(budget)
     directory.compact()
     return number, directory
 

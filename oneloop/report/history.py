@@ -31,7 +31,7 @@ class Chart:
 
 
 @dataclass
-class Run:
+class LoggedRun:
     """A log history as in trainer_state.json: a list of dicts, each with `step` and the values logged at it."""
 
     log_history: list[dict[str, Any]]
@@ -39,7 +39,7 @@ class Run:
     state: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path) -> "Run":
+    def read(cls, folder: Path) -> "LoggedRun":
         """The run that wrote into `folder`: an output directory or one of its checkpoints."""
         path = _state_file(folder)
         try:

@@ -20,7 +20,7 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.generation = 0  # how often reading restarted
-        self.whole = True  # nothing was skipped because of a budget
+        self.is_complete = True  # nothing was skipped because of a budget
         self._offset = 0
         self._file = -1  # inode
 
@@ -28,7 +28,7 @@ class Tail:
         """Read the file from its start again."""
         if self._file != -1:
             self.generation += 1
-        self._offset, self.whole = 0, True
+        self._offset, self.is_complete = 0, True
 
     def read(self, budget: int | None = None) -> Iterator[list[dict[str, Any]]]:
         """The entries of the lines, a block at a time. New bytes beyond the budget are sampled."""
@@ -41,9 +41,9 @@ class Tail:
             if facts.st_ino != self._file or facts.st_size < self._offset:
                 if self._file != -1:
                     self.generation += 1
-                self._file, self._offset, self.whole = facts.st_ino, 0, True
+                self._file, self._offset, self.is_complete = facts.st_ino, 0, True
             if budget is not None and facts.st_size - self._offset > budget:
-                self.whole = False
+                self.is_complete = False
                 found = sections(f, self._offset, budget)
                 while some := list(itertools.islice(found, 100)):  # many short lines are parsed faster together
                     self._offset = some[-1][1]

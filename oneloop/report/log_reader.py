@@ -15,7 +15,7 @@ from ..errors import DataError
 from ..trainer.event_log import NAME as EVENTS
 from ..trainer.loss_curve import NAME as CURVE
 from .downsample import Series, downsample
-from .history import STATE_FILE, Run
+from .history import STATE_FILE, LoggedRun
 from .json_lines import Tail
 
 NOT_CURVES = {"run", "step", "time", "epoch"}
@@ -121,11 +121,11 @@ class Directory:
         return self._log.generation + self._record.generation + self._curve.generation + self._generation
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the log was read completely."""
-        return self._log.whole
+        return self._log.is_complete
 
-    def look(self, budget: int | None = None) -> None:
+    def read_new(self, budget: int | None = None) -> None:
         """Read what was written since the last call; a sample if that is more than the budget."""
         events, lines = self._record.generation, self._log.generation
         news = _events(self._record.read())
@@ -134,7 +134,7 @@ class Directory:
             if self._log.generation != lines:
                 self.runs, lines = {}, self._log.generation
                 self._curve.restart()
-            self._take(entries)
+            self._add_entries(entries)
         self._look_at_curve()  # after the log: it has the steps of every line of it
         self._select_run()
 
@@ -149,12 +149,12 @@ class Directory:
                 self.run_id = self.run_id or run
                 self.runs.setdefault(run, Points(*self._kept)).add_finer(list(own))
 
-    def take(self, entries: list[dict[str, Any]]) -> None:
+    def use_history(self, entries: list[dict[str, Any]]) -> None:
         """Use this history instead of the files."""
         self.runs, self.run_id = {"": Points()}, ""
         self.runs[""].add(entries)
 
-    def _take(self, entries: list[dict[str, Any]]) -> None:
+    def _add_entries(self, entries: list[dict[str, Any]]) -> None:
         for run, own in itertools.groupby(entries, key=lambda entry: str(entry.get("run", ""))):
             self.run_id = run
             self.runs.setdefault(run, Points(*self._kept)).add(list(own))
@@ -176,7 +176,7 @@ class Directory:
             return
         self._state_seen = seen
         try:
-            run = Run.read(self.folder)
+            run = LoggedRun.read(self.folder)
         except DataError:  # may be one of many, or being written; a report of this run alone reports the problem
             return
         self.state, points = run.state, Points(*self._kept)

@@ -63,7 +63,7 @@ def run_facts(directory: Directory, checkpoints: list[dict[str, Any]]) -> dict[s
         "checkpoints": checkpoints,
         "events": summary.events(directory),
         "written": summary.moment(now),
-        "partly": not directory.whole,
+        "partly": not directory.is_complete,
     }
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingPackageError
-from .history import Chart, Run
+from .history import Chart, LoggedRun
 
 COLORS = ("#4269d0", "#ff725c", "#3ca951", "#efb118", "#a463f2", "#6cc5b0")
 INK, FAINT, GRID = "#24292f", "#6e7781", "#e4e8ec"
 
 
-def write(run: Run, path: Path) -> Path:
+def write(run: LoggedRun, path: Path) -> Path:
     """Draw the first four charts of the run in a 2x2 grid."""
     try:
         # The object-oriented interface instead of pyplot: no display needed, and no figure in a global registry.

@@ -58,13 +58,13 @@ class Watched:
 
     @property
     def several(self) -> bool:
-        found = self._runs.found
+        found = self._runs.directories
         return len(found) > 1 or any(directory.folder != self.folder for directory in found)
 
     def page(self, run: int | None) -> str | None:
         """The page of a run, or of the whole directory; None for an unknown run."""
         with self._runs.lock:
-            self._runs.look()
+            self._runs.refresh()
             if run is None and self.several:
                 data = self._comparison({}, 0)
                 facts = data.pop("facts")
@@ -77,10 +77,10 @@ class Watched:
             data |= self._of_run(directory, run or 0)
             return page.html(data, live="data" if run is None else f"{run}/data")
 
-    def news(self, run: int | None, known: dict[int, tuple[int, int]], since: int = 0) -> dict[str, Any] | None:
+    def updates_for(self, run: int | None, known: dict[int, tuple[int, int]], since: int = 0) -> dict[str, Any] | None:
         """The updates for a page that has seen the changes up to `since` and has the entries in `known`."""
         with self._runs.lock:
-            self._runs.look()
+            self._runs.refresh()
             if run is None and self.several:
                 return self._comparison(known, since)
             directory = self._directory(run)
@@ -94,7 +94,7 @@ class Watched:
             return {"kind": "run", "version": self._version, "runs": [fresh], "facts": self._of_run(directory, i)}
 
     def _directory(self, run: int | None) -> Directory | None:
-        found = self._runs.found
+        found = self._runs.directories
         if run is None and not found:
             return Directory(self.folder)
         return found[run or 0] if (run or 0) < len(found) else None
@@ -112,7 +112,7 @@ class Watched:
         self._refresh()
         names = self._common["differing"]
         run_data = list(self._rows.values())
-        limit = comparison.limit_of(run_data, len(self._runs.found))
+        limit = comparison.limit_of(run_data, len(self._runs.directories))
         runs = []
         for i, directory in self._runs.ready():
             if self._changed[i] <= since:
@@ -128,8 +128,8 @@ class Watched:
 
     def _refresh(self) -> None:
         """Update the table rows of the runs that have changed."""
-        if len(self._names) != len(self._runs.found):
-            self._names = page_data.names_of([directory.folder for directory in self._runs.found])
+        if len(self._names) != len(self._runs.directories):
+            self._names = page_data.names_of([directory.folder for directory in self._runs.directories])
         self._version += 1
         now, before = summary.now(), self._common["differing"]
         changed = False
@@ -204,7 +204,7 @@ class Handler(BaseHTTPRequestHandler):
         if found[2]:
             since = asked.get("since", ["0"])[0]
             known = known_of(asked.get("known", [""])[0])
-            news = self.watched.news(run, known, int(since) if re.fullmatch(r"\d{1,18}", since) else 0)
+            news = self.watched.updates_for(run, known, int(since) if re.fullmatch(r"\d{1,18}", since) else 0)
             text, kind = None if news is None else page.encoded(news), "application/json"
         else:
             text, kind = self.watched.page(run), "text/html"
@@ -214,7 +214,7 @@ class Handler(BaseHTTPRequestHandler):
 
     @property
     def _cookie(self) -> str:
-        """Its name: browsers send a cookie to every port of a host."""
+        """The cookie's name. It contains the port, since browsers send a cookie to every port of a host."""
         server: Any = self.server
         return f"oneloop-{server.server_address[1]}"
 

@@ -145,7 +145,7 @@ def environment(directory: Directory) -> list[list[str]]:
 def checkpoints(folder: Path, verify: bool = False) -> list[dict[str, Any]]:
     """Each checkpoint with its status; compares sizes, or with `verify`, checksums."""
     try:
-        entries, _ = listing.look(folder, contents=verify)
+        entries, _ = listing.list_checkpoints(folder, contents=verify)
     except (OneloopError, OSError):
         return []
     return [
@@ -229,7 +229,7 @@ def _describe(kind: str, event: dict[str, Any]) -> tuple[str, str]:
     if kind == "out_of_memory":
         return "out of memory", f"the step was retried with {get('split')} times as many micro-batches"
     if kind == "output_lost":
-        return "output lost", f"{get('stream')} is closed or nobody reads it any more; the run went on without it"
+        return "output lost", f"{get('stream')} was closed, or its reader has exited; the run continued without it"
     if kind == "save_failed":
         return "save failed", f"{get('what', 'a checkpoint')}: {get('error', '')}"
     if kind == "upload_failed":
@@ -256,9 +256,7 @@ def _left_out(event: dict[str, Any]) -> str:
     steps, places = event.get("left_out"), event.get("positions")
     found = ""
     if isinstance(steps, list) and len(steps) == 2:
-        found = (
-            f"; left out: step {steps[0]}" if steps[0] == steps[1] else f"; left out: steps {steps[0]} to {steps[1]}"
-        )
+        found = f"; skipped: step {steps[0]}" if steps[0] == steps[1] else f"; skipped: steps {steps[0]} to {steps[1]}"
     if found and isinstance(places, list) and len(places) == 3 and all(isinstance(each, int) for each in places):
         found += f" (epoch {places[0]}, positions {places[1]} to {places[2] - 1})"
     return f"{found}; samples of the spike {event.get('samples', 'unknown')}"

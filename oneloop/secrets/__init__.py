@@ -64,10 +64,10 @@ def clean(value: Any, name: str = "") -> Any:
 
 def public(values: Mapping[str, Any]) -> dict[str, Any]:
     """Data without secrets, and without the names of those at the top."""
-    return {name: value for name, value in clean(values).items() if not _stands_for_secret(name, value)}
+    return {name: value for name, value in clean(values).items() if not _is_masked(name, value)}
 
 
-def _stands_for_secret(name: Any, value: Any) -> bool:
+def _is_masked(name: Any, value: Any) -> bool:
     return is_secret(name) if value is None else isinstance(value, str) and is_mask(str(name), value)
 
 

@@ -245,13 +245,13 @@ def hides(name: Any, value: Any) -> bool:
     if isinstance(value, int):
         return found is Verdict.ALL
     if isinstance(value, (str, bytes, bytearray)):
-        return _hides_text(found, value if isinstance(value, str) else value.decode("latin-1"))
+        return _is_secret_text(found, value if isinstance(value, str) else value.decode("latin-1"))
     if isinstance(value, (list, tuple, set, frozenset)):
         return any(hides(name, item) for item in value)
     return found > Verdict.MAYBE
 
 
-def _hides_text(found: Verdict, text: str) -> bool:
+def _is_secret_text(found: Verdict, text: str) -> bool:
     if found is Verdict.ALL or not text:
         return bool(text)
     is_markup = text[0] in "<[|" and text[-1] in ">]|"  # <|endoftext|>, [MASK], or a mask

@@ -2,6 +2,7 @@
 the run renews its lease, and one that is no longer renewed is void."""
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -19,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 NAME = ".oneloop-lock"
 RENEWED = 15.0  # seconds between two renewals
-VOID = 60.0  # seconds without a renewal after which another run may take it
+EXPIRY = 60.0  # seconds without a renewal after which another run may take it
 PATIENCE = 10.0  # seconds in which an interrupted run may upload its last checkpoint
-LOOK = 1.0
+POLL_SECONDS = 1.0
 _held: set[str] = set()  # tokens of this process
 
 
@@ -34,8 +35,9 @@ class Lease:
         self._token = uuid.uuid4().hex
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
+        self._claim = ("", 0, 0.0)  # to the lease of a dead run: its digest, the number of the claim, since when
 
-    def take(self, patience: float | None = None) -> bool:
+    def acquire(self, patience: float | None = None) -> bool:
         """Whether no other run has it. Waits until one that is not renewed is void. Without conditional puts, a warning
         and nothing is checked."""
         if not self.remote.can_create:
@@ -59,21 +61,43 @@ class Lease:
                     logger.warning("%s is in use by %s; waiting for it to end.", self.remote.url, _holder(current))
                 elif time.monotonic() >= deadline:
                     return False  # it was renewed while we waited
-            if _is_dead(current) or time.monotonic() - since >= VOID:
+            if (_is_dead(current) or time.monotonic() - since >= EXPIRY) and self._remove_dead(current):
                 logger.warning("The run that used %s has died (%s).", self.remote.url, _holder(current))
-                self.remote.delete([NAME])
                 continue
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         _held.add(self._token)
         self._thread = threading.Thread(target=self._renew, name="oneloop-lease", daemon=True)
         self._thread.start()
         return True
 
+    def _remove_dead(self, dead: dict[str, Any]) -> bool:
+        """Remove the lease of a dead run, of which others may be waiting too: the storage lets one of them create the
+        claim to it. A claim whose owner died as well is void like a lease, and the next number is free."""
+        digest = hashlib.sha256(json.dumps(dead, sort_keys=True).encode()).hexdigest()[:16]
+        claimed, number, since = self._claim
+        if claimed != digest:
+            self._claim = digest, 0, time.monotonic()
+        elif time.monotonic() - since >= EXPIRY:
+            self._claim = digest, number + 1, time.monotonic()
+        names = [f"{NAME}-claim-{digest}-{number}" for number in range(self._claim[1] + 1)]
+        try:
+            self.remote.create(names[-1], self._token.encode())
+        except FileExistsError:  # perhaps ours, as in _create
+            with contextlib.suppress(FileNotFoundError):
+                if self.remote.read(names[-1]) != self._token.encode():
+                    return False
+        # A former owner of the claim gave it up after it had removed the lease: what is there now is not the dead one.
+        is_same = self._current() == dead
+        if is_same:
+            self.remote.delete([NAME])
+        self.remote.delete(names)
+        return is_same
+
     def holder(self) -> str:
         return _holder(self._current() or {})
 
     def release(self) -> None:
-        """Let others have it."""
+        """Give up the lease."""
         if self._thread is None:
             return
         self._ends.set()
@@ -124,7 +148,7 @@ class Lease:
                         "This run continues, but uploads nothing more; its checkpoints are in the local directory.",
                         self.remote.url,
                         _holder(current),
-                        VOID,
+                        EXPIRY,
                     )
                     return
                 self.remote.write(NAME, self._data())

@@ -80,7 +80,7 @@ class LooseFiles:
             yield name, self.folder / name
 
     def _files(self) -> Iterator[tuple[str, Path]]:
-        """All but checkpoints and what is hidden."""
+        """All files except checkpoints and hidden files."""
         for path in store.files_below(self.folder):
             parts = path.relative_to(self.folder).parts
             is_hidden = any(part.startswith(".") for part in parts) and parts[0] != MARKS

@@ -14,13 +14,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..checkpoint import snapshots, store
-from ..checkpoint.async_writer import stepped_back
-from ..checkpoint.store import Checkpoint
+from ..checkpoint import file_snapshots, store
+from ..checkpoint.store import CheckpointInfo
+from ..checkpoint.writer import run_at_low_priority
 from ..errors import CheckpointError, StorageError
 from . import remote_checkpoints
 from .lease import Lease
-from .references import References, Upload, best_path, found_at
+from .references import References, Upload, best_path, first_existing
 from .remote import RemoteDirectory, clean
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Mirror:
         self.remote = RemoteDirectory(url)
         self.folder = folder
         self.lease = Lease(self.remote)
-        self.found: dict[str, Checkpoint] = {}  # complete checkpoints in the storage
+        self.uploaded: dict[str, CheckpointInfo] = {}  # complete checkpoints in the storage
         self._record = record  # adds an event to the record of the run
         self._own: set[str] = set()  # checkpoints that this process has uploaded or downloaded
         self._references = References(self.remote, folder)
@@ -45,42 +45,42 @@ class Mirror:
         self._in_parts: set[str] = set()  # checkpoints that all processes have uploaded, each its own files
         self.transferred: dict[str, int] = {}  # bytes of the files of the current upload
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Find the checkpoints in the storage."""
-        self.found = remote_checkpoints.complete(remote_checkpoints.manifests(self.remote))
+        self.uploaded = remote_checkpoints.complete(remote_checkpoints.manifests(self.remote))
 
     def lock(self) -> None:
         """Take the lease, or raise an error that names the run that has it. Then complete what an interrupted upload
         has left."""
-        if not self.lease.take():
+        if not self.lease.acquire():
             raise CheckpointError(
                 f"{self.remote.url} is in use by {self.lease.holder()}: two runs would delete each other's "
                 "checkpoints. Wait for it to end, stop it, or choose another output_dir."
             )
-        snapshots.clear(self.folder)
+        file_snapshots.clear(self.folder)
         for message in remote_checkpoints.recover(self.remote):
             logger.warning("%s: %s.", self.remote.url, message)
 
-    def have(self, names: Iterable[str]) -> None:
+    def mark_local(self, names: Iterable[str]) -> None:
         """The local directory has these checkpoints of the storage."""
         self._own.update(names)
 
-    def is_there(self, name: str, manifest: bytes) -> None:
+    def mark_uploaded(self, name: str, manifest: bytes) -> None:
         """All processes have uploaded their files of a checkpoint, which is complete in the storage."""
         self._own.add(name)
         self._in_parts.add(name)
-        self.found |= remote_checkpoints.complete({name: manifest})
+        self.uploaded |= remote_checkpoints.complete({name: manifest})
 
     def ensure(self, name: str) -> None:
         """Wait until a checkpoint is in the storage; before the run, upload it. Raises StorageError if it is not."""
         self._queue.wait_for(name)
-        if name in self.found:
+        if name in self.uploaded:
             return
         if self.is_running:
             raise StorageError(None, f"{name} could not be uploaded to {self.remote.url}")
         self.complete_references(self.folder / name, name)
         remote_checkpoints.put(self.remote, self.folder / name, name)
-        self.look()
+        self.refresh()
 
     def complete_references(self, checkpoint: Path, name: str) -> None:
         """Upload what a checkpoint refers to, before it is committed by others than the thread that uploads. Raises
@@ -89,7 +89,7 @@ class Mirror:
         upload = Upload(name, manifest.get("step", 0), manifest.get("run_id", ""))
         if best:
             beside = self.folder / os.path.basename(best)
-            upload = replace(upload, best=beside.name, source=found_at(beside, Path(best)))
+            upload = replace(upload, best=beside.name, source=first_existing(beside, Path(best)))
         if not self._complete(upload, checkpoint):
             raise StorageError(None, f"{best}, the best checkpoint, could not be uploaded to {self.remote.url}")
 
@@ -98,13 +98,15 @@ class Mirror:
     def submit(self, upload: Upload) -> None:
         """Upload a checkpoint that is complete in the local directory."""
         self._queue.add(upload)
-        self._references.keep(upload, self.found)
+        self._references.keep(upload, self.uploaded)
         self.start()
 
     def start(self) -> None:
         """Upload the logs from now on."""
         if self._thread is None:
-            self._thread = threading.Thread(target=stepped_back, args=(self._work,), name="oneloop-upload", daemon=True)
+            self._thread = threading.Thread(
+                target=run_at_low_priority, args=(self._work,), name="oneloop-upload", daemon=True
+            )
             self._thread.start()
 
     def finish(self, wait: Callable[["Mirror", threading.Thread], None]) -> None:
@@ -133,8 +135,8 @@ class Mirror:
         return self._thread is not None
 
     @property
-    def bytes_left(self) -> int:
-        """Of checkpoints that wait for their upload."""
+    def pending_bytes(self) -> int:
+        """Bytes of the checkpoints that have not been uploaded yet."""
         return sum(
             path.stat().st_size
             for name in self._queue.names()
@@ -185,7 +187,7 @@ class Mirror:
         """Whether it was uploaded, rather than superseded by a newer one before that."""
         source = self.folder / upload.name
         try:
-            stage = snapshots.snapshot(
+            stage = file_snapshots.snapshot(
                 self.folder, [(path, path.relative_to(source).as_posix()) for path in store.files_below(source)]
             )
         except FileNotFoundError:
@@ -203,10 +205,10 @@ class Mirror:
                 put(self.remote, stage, upload.name, self.transferred.__setitem__)
             data = (stage / store.MANIFEST).read_bytes()
         finally:
-            snapshots.discard(stage)
+            file_snapshots.discard(stage)
         self._own.add(upload.name)
         self._references.committed(upload)
-        self.found |= remote_checkpoints.complete({upload.name: data})
+        self.uploaded |= remote_checkpoints.complete({upload.name: data})
         size = sum(self.transferred.values())
         logger.info("Uploaded %s, %.1f MB in %.1f s.", upload.name, size / 1e6, time.perf_counter() - started)
         if upload.rotates and not self.lease.is_lost:
@@ -218,9 +220,9 @@ class Mirror:
         if upload.best in self._in_parts:
             upload = replace(upload, best=None)
         generation = (store.read_manifest(checkpoint) or {}).get("generation", 0)
-        if not self._references.complete(upload, generation, self.found, self.transferred.__setitem__):
+        if not self._references.complete(upload, generation, self.uploaded, self.transferred.__setitem__):
             return False
-        if upload.best in self.found:
+        if upload.best in self.uploaded:
             self._own.add(upload.best)
         return True
 
@@ -230,10 +232,10 @@ class Mirror:
 
     def _rotate(self, upload: Upload) -> None:
         """Delete what this checkpoint supersedes, now that it is complete in the storage."""
-        gone = superseded(self.found, upload, self._own, lambda name: (self.folder / name).is_dir())
+        gone = superseded(self.uploaded, upload, self._own, lambda name: (self.folder / name).is_dir())
         needed = {each.best for each in self._waiting() if each.best is not None}
         try:
-            names = self._references.deletable(gone, self.found, needed)
+            names = self._references.deletable(gone, self.uploaded, needed)
         except StorageError as error:
             logger.warning(
                 "Checkpoints before %s are not deleted: %s. The next upload tries again.", upload.name, error
@@ -246,7 +248,7 @@ class Mirror:
             try:
                 remote_checkpoints.delete(self.remote, name)
             except Exception as error:
-                held.add(self._references.best_named_by(name))
+                held.add(self._references.best_referenced_by(name))
                 logger.warning(
                     "%s could not be deleted from %s: %s. The next upload tries again.",
                     name,
@@ -254,11 +256,11 @@ class Mirror:
                     clean(error),
                 )
             else:
-                self.found.pop(name)
+                self.uploaded.pop(name)
 
 
 def superseded(
-    found: dict[str, Checkpoint], upload: Upload, own: set[str], is_local: Callable[[str], bool]
+    found: dict[str, CheckpointInfo], upload: Upload, own: set[str], is_local: Callable[[str], bool]
 ) -> list[str]:
     """Checkpoints of a run to delete after an upload: those that were deleted from the local directory, and of those
     that were never there, what save_total_limit and the best checkpoint do not keep."""
@@ -279,44 +281,44 @@ class _Queue:
         self._failed: dict[str, Upload] = {}
         self._waiting: dict[str, Upload] = {}
         self._current: str | None = None  # the one that is being uploaded
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._ends = False
         self._is_stopped = False
 
     def add(self, upload: Upload) -> None:
-        with self._news:
+        with self._changed:
             self._waiting[upload.name] = upload
             self._failed.pop(upload.name, None)
-            self._news.notify()
+            self._changed.notify()
 
     def end(self) -> None:
-        with self._news:
+        with self._changed:
             self._retry()
             self._ends = True
-            self._news.notify()
+            self._changed.notify()
 
     def fail(self, upload: Upload) -> None:
-        with self._news:
+        with self._changed:
             self._failed[upload.name] = upload
 
     def wait_for(self, name: str) -> None:
         """Wait until this one is uploaded, or has failed."""
-        with self._news:
-            self._news.wait_for(lambda: self._is_stopped or (name not in self._waiting and name != self._current))
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopped or (name not in self._waiting and name != self._current))
 
     def stop(self) -> None:
         """Nothing more will be uploaded, so that nobody waits for it."""
-        with self._news:
+        with self._changed:
             self._is_stopped = True
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def names(self) -> list[str]:
-        with self._news:
+        with self._changed:
             return list(self._waiting)
 
     def waiting(self) -> list[Upload]:
-        """Those that were not uploaded, also if they have failed."""
-        with self._news:
+        """The uploads that are not done, including failed ones."""
+        with self._changed:
             return [*self._failed.values(), *self._waiting.values()]
 
     def left(self) -> list[str]:
@@ -330,11 +332,11 @@ class _Queue:
 
     def next(self, seconds: float) -> tuple[Upload | None, bool]:
         """The newest one, and whether the run is ending; None after some seconds without any."""
-        with self._news:
+        with self._changed:
             self._current = None
-            self._news.notify_all()
-            has_news = self._news.wait_for(lambda: self._waiting or self._ends, timeout=seconds)
-            if not has_news:
+            self._changed.notify_all()
+            has_finished_save = self._changed.wait_for(lambda: self._waiting or self._ends, timeout=seconds)
+            if not has_finished_save:
                 self._retry()
             if not self._waiting:
                 return None, self._ends

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoint import snapshots, store
-from ..checkpoint.store import Checkpoint
+from ..checkpoint import file_snapshots, store
+from ..checkpoint.store import CheckpointInfo
 from ..errors import CheckpointError, StorageError
 from ..formats.reading import json_object
 from ..formats.structure import STATE
@@ -44,11 +44,11 @@ def best_path(checkpoint: Path) -> str:
 
 
 def best_of(checkpoint: Path) -> str:
-    """Its name."""
+    """The name of the best checkpoint."""
     return os.path.basename(best_path(checkpoint))
 
 
-def found_at(*places: Path) -> Path | None:
+def first_existing(*places: Path) -> Path | None:
     """The first of these places that is there."""
     return next((place for place in places if place.is_dir()), None)
 
@@ -65,7 +65,7 @@ class References:
         self._is_warned = False
         self.lock = threading.RLock()  # two uploads of one checkpoint would delete each other's files
 
-    def keep(self, upload: Upload, found: dict[str, Checkpoint]) -> None:
+    def keep(self, upload: Upload, found: dict[str, CheckpointInfo]) -> None:
         """Keep the best checkpoint that this one names until it is uploaded, by hard links: a newer one may supersede
         it here before. Where the disk has none, it is not copied, since training waits for this."""
         if upload.source is None or upload.best is None or self._is_there(upload, found):
@@ -89,9 +89,9 @@ class References:
     def _discard(self, name: str) -> None:
         copy = self._kept.pop(name, None)
         if copy is not None:
-            snapshots.discard(copy)
+            file_snapshots.discard(copy)
 
-    def _is_there(self, upload: Upload, found: dict[str, Checkpoint]) -> bool:
+    def _is_there(self, upload: Upload, found: dict[str, CheckpointInfo]) -> bool:
         """Whether the storage has it, and not another one of its step."""
         if upload.best is None or upload.best == upload.name:
             return True
@@ -101,7 +101,7 @@ class References:
         return known is not None and here in (None, known.written)
 
     def complete(
-        self, upload: Upload, generation: int, found: dict[str, Checkpoint], progress: Progress | None = None
+        self, upload: Upload, generation: int, found: dict[str, CheckpointInfo], progress: Progress | None = None
     ) -> bool:
         """Upload what a checkpoint refers to, and add it to `found`. False if that is no longer possible: then it must
         not be committed. Raises StorageError."""
@@ -112,14 +112,14 @@ class References:
             return self._is_there(upload, found) or self._upload_best(upload, generation, found, progress)
 
     def _upload_best(
-        self, upload: Upload, generation: int, found: dict[str, Checkpoint], progress: Progress | None
+        self, upload: Upload, generation: int, found: dict[str, CheckpointInfo], progress: Progress | None
     ) -> bool:
         name, source = str(upload.best), upload.source
         copy = None if source is None else _copied(self.folder, source)
         if copy is None:
             copy = self._kept.pop(name, None)
         if copy is None:
-            return self._is_nowhere(upload)
+            return self._may_commit_without_best(upload)
         try:
             if source is not None and os.path.abspath(source.parent) != os.path.abspath(self.folder):
                 _adopt(copy, upload.run_id, generation)
@@ -127,14 +127,14 @@ class References:
             found |= remote_checkpoints.complete({name: (copy / store.MANIFEST).read_bytes()})
         except BaseException:
             if self._kept.setdefault(name, copy) is not copy:
-                snapshots.discard(copy)
+                file_snapshots.discard(copy)
             raise
-        snapshots.discard(copy)
+        file_snapshots.discard(copy)
         self._best.pop(name, None)
         logger.info("Uploaded %s, the best checkpoint, before %s.", name, upload.name)
         return True
 
-    def _is_nowhere(self, upload: Upload) -> bool:
+    def _may_commit_without_best(self, upload: Upload) -> bool:
         """Whether a checkpoint may be committed whose best one is neither there nor whole here. If that was deleted
         since, there is a newer one to resume from; otherwise no checkpoint of the run could be better."""
         if upload.source is not None and not upload.source.exists():
@@ -162,7 +162,7 @@ class References:
     def committed(self, upload: Upload) -> None:
         self._best[upload.name] = upload.best or ""
 
-    def best_named_by(self, name: str) -> str:
+    def best_referenced_by(self, name: str) -> str:
         """The best checkpoint that one in the storage names; read there if another process has uploaded it."""
         if name not in self._best:
             self._best[name] = self._read_best(name)
@@ -177,18 +177,18 @@ class References:
             return ""
         return os.path.basename(best) if isinstance(best, str) else ""
 
-    def deletable(self, gone: Iterable[str], found: dict[str, Checkpoint], waiting: Iterable[str]) -> list[str]:
+    def deletable(self, gone: Iterable[str], found: dict[str, CheckpointInfo], waiting: Iterable[str]) -> list[str]:
         """Those that no checkpoint names which stays in the storage or is `waiting`; the newest first, so that each is
         deleted before the best one that it names. Raises StorageError."""
         doomed = set(gone)
         if not doomed:
             return []
-        names = list(waiting) + [self.best_named_by(name) for name in found if name not in doomed]
+        names = list(waiting) + [self.best_referenced_by(name) for name in found if name not in doomed]
         while names:
             name = names.pop()
             if name in doomed:
                 doomed.discard(name)
-                names.append(self.best_named_by(name))
+                names.append(self.best_referenced_by(name))
         return sorted(doomed, key=lambda name: found[name].step, reverse=True)
 
 
@@ -203,13 +203,13 @@ def _copied(folder: Path, source: Path, is_linked: bool = False) -> Path | None:
     be."""
     try:
         files = [(path, path.relative_to(source).as_posix()) for path in store.files_below(source)]
-        copy = snapshots.snapshot(folder, files, is_linked)
+        copy = file_snapshots.snapshot(folder, files, is_linked)
     except OSError:
         if is_linked or not source.exists():
             return None
         raise
     if store.read_manifest(copy) is None or store.problems(copy, contents=False):
-        snapshots.discard(copy)
+        file_snapshots.discard(copy)
         return None
     return copy
 

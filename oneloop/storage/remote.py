@@ -24,6 +24,7 @@ LONGEST_PAUSE = 15.0
 FILES_AT_ONCE = 4
 PARTS_AT_ONCE = 4  # of a large file; they are in memory, 50 MB each
 LARGE = 64 << 20  # bytes of a file that is sent alone
+PARTIAL = ".oneloop-partial"  # ending of a file on a local disk that is being written
 _KEY_ID = re.compile(r"<AWSAccessKeyId>[^<]*</AWSAccessKeyId>")
 
 # Repeating these does not help: there is no such object, or there is one already.
@@ -94,7 +95,7 @@ class RemoteDirectory:
 
         own = self._path(folder).strip("/")  # some storages list an object for the directory itself
         paths = [(each["name"].strip("/"), each) for each in self._try("list files", request)]
-        return [(path.rpartition("/")[2], each) for path, each in paths if path != own]
+        return [(path.rpartition("/")[2], each) for path, each in paths if path != own and not path.endswith(PARTIAL)]
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """All files below a directory with their sizes, by their names in it. Not by fsspec's find(), which leaves out
@@ -123,6 +124,8 @@ class RemoteDirectory:
 
     def write(self, name: str, data: bytes) -> None:
         def request() -> None:
+            if self._is_local:
+                return self._replace(name, lambda path: Path(path).write_bytes(data))
             try:
                 self._fs.pipe_file(self._path(name), data)
             except FileNotFoundError:  # of a file system that has real directories
@@ -171,13 +174,21 @@ class RemoteDirectory:
             if progress is not None:
                 progress(name, value)
 
-        def request() -> None:
+        def put(target: str) -> None:
             # A local path with "../" or a pattern in it is taken as it is by put_file, unlike by put.
-            self._fs.put_file(os.fspath(path), self._path(name), callback=Callback(hooks={"told": tell}))
+            self._fs.put_file(os.fspath(path), target, callback=Callback(hooks={"told": tell}))
 
-        self._try(f"upload {name}", request)
+        self._try(f"upload {name}", lambda: self._replace(name, put) if self._is_local else put(self._path(name)))
         if progress is not None:
             progress(name, path.stat().st_size)
+
+    def _replace(self, name: str, write: Callable[[str], Any]) -> None:
+        """Write a file of a local disk whole or not at all, as object storage does with an object."""
+        folder, _, file = self._path(name).rpartition("/")
+        self._fs.makedirs(folder, exist_ok=True)
+        partial = f"{folder}/.{file}{PARTIAL}"
+        write(partial)
+        os.replace(partial, self._path(name))
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object within the storage."""

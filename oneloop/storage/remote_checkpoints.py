@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..checkpoint import store
-from ..checkpoint.store import Checkpoint
+from ..checkpoint.store import CheckpointInfo
 from ..errors import StorageError
 from .remote import LARGE, Progress, RemoteDirectory
 
@@ -43,7 +43,7 @@ def index(found: dict[str, bytes]) -> Iterator[Path]:
         yield Path(folder)
 
 
-def complete(found: dict[str, bytes]) -> dict[str, Checkpoint]:
+def complete(found: dict[str, bytes]) -> dict[str, CheckpointInfo]:
     """The checkpoints with these manifests, by name; without those that cannot be read."""
     with index(found) as folder:
         return {each.path.name: each for each in store.find(folder) if each.run_id is not None}

@@ -18,8 +18,9 @@ from ..extension import Extension
 from ..formats import urls
 
 if TYPE_CHECKING:
-    from ..checkpoint.sharded import Parts
-    from ..checkpoint.store import Checkpoint
+    from ..checkpoint.output_directory import OutputDirectory
+    from ..checkpoint.sharded import ShardedSave
+    from ..checkpoint.store import CheckpointInfo
     from ..trainer.run import Run
     from .mirror import Mirror
 
@@ -31,24 +32,28 @@ class RunStorage(RunStore):
     machines that share no disk."""
 
     def __init__(self, run: "Run") -> None:
-        self.run = run
+        self.run, self.core, self.trainer = run, run.core, run.core.trainer
         self._mirror: Mirror | None = None
-        self._is_apart = False  # the local directory is on another disk than that of the main process
+        self._has_separate_disk = False  # the local directory is on another disk than that of the main process
         self._downloaded: list[Path] = []  # checkpoints that a machine apart needs for a moment only
         self._begun: set[str] = set()  # checkpoints of which this run has uploaded parts
 
     @property
     def is_used(self) -> bool:
-        return self.run.core.trainer.args.output_url is not None
+        return self.trainer.args.output_url is not None
+
+    @property
+    def _directory(self) -> "OutputDirectory":
+        return self.run.checkpointer.directory
 
     @property
     def _folder(self) -> Path:
-        return self.run.checkpointer.directory.path
+        return self._directory.path
 
     @property
     def mirror(self) -> "Mirror | None":
         """What uploads the output directory; None in other processes, and without an output_url."""
-        trainer = self.run.core.trainer
+        trainer = self.trainer
         if trainer.args.output_url is None or not trainer.is_world_process_zero():
             return None
         if self._mirror is None:
@@ -58,9 +63,9 @@ class RunStorage(RunStore):
         return self._mirror
 
     @property
-    def checkpoints(self) -> "list[Checkpoint]":
+    def checkpoints(self) -> "list[CheckpointInfo]":
         """Complete ones in the storage, once the run has begun."""
-        return [] if self._mirror is None else list(self._mirror.found.values())
+        return [] if self._mirror is None else list(self._mirror.uploaded.values())
 
     # -- before the run
 
@@ -74,10 +79,10 @@ class RunStorage(RunStore):
         mirror, url = self.mirror, wanted.rstrip("/") if urls.is_url(wanted) else None
         if mirror is not None:
             mirror.lock()
-            mirror.look()
-        name = None if mirror is None else self._named_here(wanted, mirror.remote.url)
+            mirror.refresh()
+        name = None if mirror is None else self._checkpoint_in_output_dir(wanted, mirror.remote.url)
         if url is not None and name is None and (mirror is None or url != mirror.remote.url):
-            return staging.fetch_elsewhere(url, self.run.core.trainer.args.load_best_model_at_end), []
+            return staging.fetch_from_url(url, self.trainer.args.load_best_model_at_end), []
         assert mirror is not None
         found, is_ahead = staging.Candidates(mirror.remote, self._folder), False
         passed_over: list[str] = []
@@ -88,30 +93,30 @@ class RunStorage(RunStore):
         loose_files.download_records(mirror.remote, self._folder, is_ahead)
         if name is None:
             return wanted, passed_over
-        best = found.fetch_best(name) if self.run.core.trainer.args.load_best_model_at_end else None
-        scheduled = found.fetch_scheduled(name) if self.run.meter.spikes.leaves_out_more else None
-        mirror.have(each for each in (name, best, scheduled) if each in mirror.found)
+        best = found.fetch_best(name) if self.trainer.args.load_best_model_at_end else None
+        scheduled = found.fetch_scheduled(name) if self.run.spikes.skips_steps_before_spike else None
+        mirror.mark_local(each for each in (name, best, scheduled) if each in mirror.uploaded)
         return (True if wanted is True or url == mirror.remote.url else str(self._folder / name)), passed_over
 
-    def _named_here(self, wanted: Any, url: str) -> str | None:
+    def _checkpoint_in_output_dir(self, wanted: Any, url: str) -> str | None:
         """The checkpoint of this run that resume_from_checkpoint names, in output_dir or in the storage."""
         text = os.fspath(wanted) if isinstance(wanted, (str, os.PathLike)) else ""
         parent, _, name = text.rstrip("/").rpartition("/")
         is_here = parent == url or (not urls.is_url(text) and os.path.abspath(parent) == str(self._folder))
         return name if is_here and name.startswith("checkpoint-") else None
 
-    def share(self, checkpoint: Path | None, wanted: Any) -> Path | None:
+    def provide_checkpoint(self, checkpoint: Path | None, wanted: Any) -> Path | None:
         """Download the checkpoint to resume on machines that do not have it; returns its path on this machine. A
         collective on several processes."""
-        core = self.run.core
-        if core.processes.size == 1 or not (self.is_used or urls.is_url(wanted)):
+        core = self.core
+        if core.mesh.is_single or not (self.is_used or urls.is_url(wanted)):
             return checkpoint
         from ..checkpoint import store
-        from . import machines
+        from . import nodes
 
         if self.is_used:
-            self._is_apart = machines.is_apart(core.processes, self._folder)
-            if self._is_apart and core.trainer.is_local_process_zero():
+            self._has_separate_disk = nodes.has_separate_disk(core.processes, self._folder)
+            if self._has_separate_disk and core.trainer.is_local_process_zero():
                 store.remove_leftovers(self._folder)
         needed = core.processes.broadcast_object(self._needed(checkpoint, wanted))
         if needed is None or checkpoint is None:
@@ -120,41 +125,41 @@ class RunStorage(RunStore):
         return needed.folder(self._folder) / checkpoint.name
 
     def _needed(self, checkpoint: Path | None, wanted: Any) -> Any:
-        """What machines.provide() is told, in the main process; None if the storage does not have it."""
-        from . import machines, references
+        """The request for nodes.provide(), in the main process; None if the storage does not have the checkpoint."""
+        from . import nodes, references
 
-        trainer = self.run.core.trainer
+        trainer = self.trainer
         if checkpoint is None or not trainer.is_world_process_zero():
             return None
         is_output = self.is_used and os.path.abspath(checkpoint.parent) == str(self._folder)
         best = references.best_of(checkpoint) if trainer.args.load_best_model_at_end else ""
         paths = [checkpoint] + ([checkpoint.parent / best] if best and best != checkpoint.name else [])
         if is_output:
-            url = trainer.args.output_url
+            url = trainer.args.output_url or ""
         elif urls.is_url(wanted):
             url = wanted.rstrip("/").removesuffix(f"/{checkpoint.name}")
         else:
             return None
-        return machines.Needed.of(url, is_output, [path for path in paths if path.is_dir()])
+        return nodes.Needed.of(url, is_output, [path for path in paths if path.is_dir()])
 
-    def share_best(self, checkpoint: Path) -> None:
+    def provide_best(self, checkpoint: Path) -> None:
         """Download the best checkpoint on machines that do not have all of it, once it is uploaded. A collective on
         several processes."""
-        core = self.run.core
-        if core.processes.size == 1 or not self.is_used:
+        core = self.core
+        if core.mesh.is_single or not self.is_used:
             return
-        from . import machines
+        from . import nodes
 
-        needed = machines.Needed.of(str(core.trainer.args.output_url), True, [checkpoint])
+        needed = nodes.Needed.of(str(core.trainer.args.output_url), True, [checkpoint])
         self._provide(core.processes.broadcast_object(needed))
 
     def _provide(self, needed: Any) -> None:
-        from . import machines
+        from . import nodes
 
-        core = self.run.core
+        core = self.core
         downloads = core.trainer.is_local_process_zero()
-        found = machines.provide(core.processes, needed, self._folder, self.mirror, downloads)
-        if self._is_apart and needed.is_output and not core.trainer.args.save_on_each_node:
+        found = nodes.provide(core.processes, needed, self._folder, self.mirror, downloads)
+        if self._has_separate_disk and needed.is_output and not core.trainer.args.save_on_each_node:
             self._downloaded += found
 
     # -- during the run
@@ -164,23 +169,23 @@ class RunStorage(RunStore):
         if self._mirror is not None:
             self._mirror.start()
 
-    def resumed_from(self, checkpoint: Path, best: str | None) -> None:
+    def cleanup_after_resume(self, checkpoint: Path, best: str | None) -> None:
         """Upload the checkpoint that is resumed, unless the storage has it, and delete what it supersedes: the last run
         may have died before."""
         if os.path.abspath(checkpoint.parent) == str(self._folder):
             self.upload(checkpoint, best, is_whole=True)
 
-    def parts(self, step: int, stage: Path | None) -> "Parts | None":
+    def sharded_save(self, step: int, stage: Path | None) -> "ShardedSave | None":
         """How the processes of machines that share no disk write a checkpoint; `stage` is that of the main process.
         None if one of them cannot write to its disk, or another run has the storage now. A collective."""
         from ..checkpoint import store
-        from .machine_parts import MachineParts, new_place
+        from .multi_node_upload import MultiNodeUpload, new_place
         from .remote import RemoteDirectory
 
-        core, mirror = self.run.core, self.mirror
+        core, mirror = self.core, self.mirror
         name, place = f"{store.PREFIX}-{step}", ""
         if mirror is not None and not mirror.lease.is_lost:
-            place = new_place(name, name in mirror.found or name in self._begun)
+            place = new_place(name, name in mirror.uploaded or name in self._begun)
             self._begun.add(name)
         place = core.processes.broadcast_object(place)
         if mirror is None:
@@ -192,21 +197,21 @@ class RunStorage(RunStore):
             return None
         assert stage is not None
         remote = RemoteDirectory(str(core.trainer.args.output_url)) if mirror is None else mirror.remote
-        return MachineParts(remote, stage, name, place, mirror)
+        return MultiNodeUpload(remote, stage, name, place, mirror)
 
     def upload(self, checkpoint: Path, best: str | None, is_whole: bool) -> None:
         """A checkpoint of this run is complete, and callbacks have seen it. If it is not `is_whole`, an override could
         not add its files, and older ones are kept."""
         if self._mirror is None:
             return
-        from .references import Upload, found_at
+        from .references import Upload, first_existing
 
-        limit, step = self.run.core.trainer.args.save_total_limit, int(checkpoint.name.rpartition("-")[2])
+        limit, step = self.trainer.args.save_total_limit, int(checkpoint.name.rpartition("-")[2])
         source = None
         if best is not None:
-            path = self.run.checkpointer.directory.resolve(best)
-            best, source = path.name, found_at(path, self._folder / path.name)
-        scheduled = self.run.meter.spikes.needed
+            path = self._directory.resolve(best)
+            best, source = path.name, first_existing(path, self._folder / path.name)
+        scheduled = self.run.spikes.checkpoint_to_keep()
         needed = None if scheduled is None else scheduled.name
         self._mirror.submit(Upload(checkpoint.name, step, self.run.id, best, limit, is_whole, source, needed))
 
@@ -237,7 +242,7 @@ class RunStorage(RunStore):
     @contextlib.contextmanager
     def saving(self, output_dir: Any) -> Iterator[Any]:
         """A context for save_model: the local directory to write to, which is uploaded at its end."""
-        url = self.run.core.trainer.args.output_url
+        url = self.trainer.args.output_url
         if isinstance(output_dir, os.PathLike) and urls.is_url(os.fspath(output_dir)):
             output_dir = os.fspath(output_dir)
         if not urls.is_url(output_dir):
@@ -262,12 +267,12 @@ class RunStorage(RunStore):
         if not thread.is_alive():
             return
         logger.info("Waiting for the uploads to %s.", mirror.remote.url)
-        done, hidden = 0, self.run.core.trainer.args.disable_tqdm
+        done, hidden = 0, self.trainer.args.disable_tqdm
         with tqdm(desc=f"uploading to {mirror.remote.url}", unit="B", unit_scale=True, disable=hidden) as bar:
             while thread.is_alive():
                 thread.join(0.5)
                 now = sum(dict(mirror.transferred).values())
-                bar.total = bar.n + mirror.bytes_left
+                bar.total = bar.n + mirror.pending_bytes
                 bar.update(now - done if now >= done else now)
                 done = now
 

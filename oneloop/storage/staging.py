@@ -33,7 +33,7 @@ def download(remote: RemoteDirectory, name: str, folder: Path) -> Path:
             wrong = ["it was saved at another step: it is a renamed copy"]
         if wrong:
             raise CheckpointError("; ".join(wrong))
-        store.take_place(stage, folder / name)
+        store.swap_in(stage, folder / name)
     except FileNotFoundError as error:
         store.discard(stage)
         raise CheckpointError(f"a file was deleted during the download: {error}") from None
@@ -90,7 +90,7 @@ class Candidates:
 
     def fetch(self, name: str) -> bool:
         """Make one of them local; whether it was downloaded."""
-        if self._is_whole_here(name) or name not in self.remote_names:
+        if self._is_complete_locally(name) or name not in self.remote_names:
             return False
         try:
             download(self.remote, name, self.folder)
@@ -101,20 +101,20 @@ class Candidates:
             raise CheckpointError(f"the checkpoint {place} is incomplete or corrupt: {error}.") from error
         return True
 
-    def _is_whole_here(self, name: str) -> bool:
+    def _is_complete_locally(self, name: str) -> bool:
         """Whether it is here with all its files: those of other machines are only in the storage."""
         return name in self.local and not store.problems(self.folder / name, contents=False)
 
     def fetch_best(self, newest: str) -> str | None:
         """Make the best checkpoint of a run local, as named by its newest one; its name, if it was downloaded."""
-        return self._fetch_beside(newest, best_of(self.folder / newest), "The best checkpoint")
+        return self._fetch_related(newest, best_of(self.folder / newest), "The best checkpoint")
 
     def fetch_scheduled(self, newest: str) -> str | None:
-        """The same for the one that a return from a loss spike may need beside the newest."""
-        return self._fetch_beside(newest, scheduled_of(self.folder / newest), "The last checkpoint on schedule")
+        """As fetch_best, for the checkpoint that a rollback after a loss spike may need."""
+        return self._fetch_related(newest, scheduled_of(self.folder / newest), "The last checkpoint on schedule")
 
-    def _fetch_beside(self, newest: str, name: str, title: str) -> str | None:
-        if self._is_whole_here(name) or name not in self.remote_names or name == newest:
+    def _fetch_related(self, newest: str, name: str, title: str) -> str | None:
+        if self._is_complete_locally(name) or name not in self.remote_names or name == newest:
             return None
         try:
             download(self.remote, name, self.folder)
@@ -133,7 +133,7 @@ def scheduled_of(checkpoint: Path) -> str:
     return f"{store.PREFIX}-{step}" if isinstance(step, int) else ""
 
 
-def fetch_elsewhere(url: str, with_best: bool = False) -> str:
+def fetch_from_url(url: str, with_best: bool = False) -> str:
     """The local path of a checkpoint, or of the newest one of a run, that another URL names. The best one of that run
     is beside it, if it is wanted."""
     parent, _, name = urls.checked("resume_from_checkpoint", url).rpartition("/")

@@ -72,7 +72,7 @@ class View:
     # -- for `oneloop checkpoints`
 
     def problems(self, path: Path, contents: bool = True) -> list[str]:
-        """As store.problems(), for a checkpoint in the folder; with `contents` it is downloaded."""
+        """The problems of a checkpoint in the folder, as from store.problems(); with `contents` it is downloaded."""
         if not contents:
             return store.problems(path, contents=False)
         inside = path.resolve().relative_to(self.folder.resolve()).as_posix()

@@ -4,48 +4,55 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..backends._common.helpers import any_misfit
-from ..checkpoint import from_framework
-from ..checkpoint.run_state import RunState
+from ..backends._common.helpers import find_mismatch
 from ..errors import CheckpointError
-from ..formats.safetensors_io import read_header
-from ..formats.structure import AVERAGE, is_ours
+from ..formats.schema import integer, record, text
+from .part import Part, RunContext
 
 if TYPE_CHECKING:
-    from .internals import Internals
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ..checkpoint.resume import StoredRun
 
 logger = logging.getLogger(__name__)
 
 
-class WeightAverage:
-    """Created for each run. It has the parameters that are trained, in float32 and on their device; all other weights
-    and buffers are those of the model. An update reads nothing from the device."""
+class WeightAverage(Part):
+    """It has the parameters that are trained, in float32 and on their device; all other weights and buffers are those
+    of the model. An update reads nothing from the device."""
 
-    def __init__(self, core: "Internals") -> None:
-        args = core.trainer.args
-        self.core = core
+    name = "average"
+    title = "average of the weights"
+    schema = {"average": record({"kind": text("ema|swa", "ema or swa"), "count": integer()}, is_closed=True)}
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        args = context.args
         self.kind = "ema" if args.ema_decay is not None else "swa" if args.swa_start is not None else None
         self.count = 0  # weights that are in it
         self.values: list[Any] = []  # empty until the first weights are in it
         self._named: list[tuple[str, Any]] = []  # the parameters, by name
 
+    @property
+    def is_active(self) -> bool:
+        return self.kind is not None
+
     # -- training
 
-    def begin(self) -> None:
-        """Before the first step, once the model has its final parameters."""
+    def model_ready(self) -> None:
         if self.kind is not None:
-            self._named = self.core.backend.models.named_parameters(self.core.trainer.model)
+            self._named = self.context.backend.models.named_parameters(self.context.model)
 
-    def update(self, step: int) -> None:
-        """After the update of a step: take its weights into the average."""
-        args, tensors = self.core.trainer.args, self.core.backend.tensors
+    def end_step(self, step: int) -> None:
+        """Take the weights of this step into the average."""
+        args, tensors = self.context.args, self.context.backend.tensors
         if step < self._start or step % args.averaging_steps:
             return
         if self.count:
-            weight = 1.0 - args.ema_decay if self.kind == "ema" else 1.0 / (self.count + 1)
+            weight = 1.0 / (self.count + 1) if args.ema_decay is None else 1.0 - args.ema_decay
             tensors.lerp(self.values, self._parameters, weight)
         else:
             self.values = tensors.float32_copies(self._parameters)
@@ -53,7 +60,7 @@ class WeightAverage:
 
     @property
     def _start(self) -> int:
-        start, steps = self.core.trainer.args.swa_start or 0, self.core.run.plan.max_steps
+        start, steps = self.context.args.swa_start or 0, self.context.plan.max_steps
         return math.ceil(start * max(steps, 0)) if 0 < start < 1 else int(start)
 
     @property
@@ -67,40 +74,45 @@ class WeightAverage:
         if not wanted or not self.values:
             yield
             return
-        tensors, parameters = self.core.backend.tensors, self._parameters
+        tensors, parameters = self.context.backend.tensors, self._parameters
         before = tensors.keep(parameters, [None] * len(parameters))
         tensors.assign(parameters, self.values)
         try:
             yield
         finally:
-            tensors.put_back(parameters, before)
+            tensors.restore_copies(parameters, before)
 
     # -- checkpoints
 
-    def named_values(self) -> dict[str, Any]:
+    def tensors(self) -> dict[str, Any]:
         """The average by the names of the parameters; {} if there is none yet."""
         return {name: value for (name, _), value in zip(self._named, self.values)}
 
+    @classmethod
+    def expects_tensors(cls, stored: "Mapping[str, Any]") -> bool:
+        return stored["average"]["count"] > 0
+
     def state(self) -> dict[str, Any]:
-        """What run.json has of it."""
         return {} if self.kind is None else {"average": {"kind": self.kind, "count": self.count}}
 
-    def load(self, run: RunState, path: Path) -> None:
-        """Continue the average of a checkpoint."""
-        stored = run.measured.get("average", {"kind": None, "count": 0})
-        if self.kind != stored["kind"]:
-            self._tell_of_another(stored["kind"], path)
-        elif self.kind is not None and stored["count"]:
-            self.count = stored["count"]
-            self._read(run, path)
+    def properties(self) -> dict[str, Any]:
+        names = ("ema_decay", "swa_start", "averaging_steps") if self.kind is not None else ()
+        return {name: getattr(self.context.args, name) for name in names}
 
-    def load_best(self, path: Path) -> None:
-        """The average of the best model, whose weights were loaded, if it is what was evaluated."""
-        run = RunState.read(path)
-        if self.values and run is not None and is_ours(path, AVERAGE):
-            self._read(run, path)
+    def load(self, stored: dict[str, Any], source: "StoredRun") -> None:
+        average = stored.get("average", {"kind": None, "count": 0})
+        if self.kind != average["kind"]:
+            self._warn_about_other_average(average["kind"], source.path)
+        elif self.kind is not None and average["count"]:
+            self.count = average["count"]
+            self._read(source)
 
-    def _tell_of_another(self, stored: str | None, path: Path) -> None:
+    def load_best_model(self, source: "StoredRun") -> None:
+        """The average of the best model, if it is what was evaluated."""
+        if self.values and source.has_tensors(self.name):
+            self._read(source)
+
+    def _warn_about_other_average(self, stored: str | None, path: "Path") -> None:
         words = {None: "no average of the weights", "ema": "an EMA of the weights", "swa": "an SWA of the weights"}
         logger.warning(
             "%s has %s, and this run keeps %s: it %s.",
@@ -110,22 +122,19 @@ class WeightAverage:
             "starts here" if self.kind else "is not continued",
         )
 
-    def _read(self, run: RunState, path: Path) -> None:
+    def _read(self, source: "StoredRun") -> None:
         """Names, shapes and types have to be those of this model's average."""
-        core, file = self.core, path / AVERAGE
-        if not is_ours(path, AVERAGE):
-            raise CheckpointError(f"{path} has an average of {self.count} weights, but no {AVERAGE}")
-        found = {name: dtype for name, (dtype, _) in read_header(file).items()}
-        if from_framework.is_needed(core, run):
-            tensors = from_framework.load_tensors(core, run, path, [file])
-        else:
-            tensors = core.strategy.load_tensors(file)
-        problems = any_misfit(tensors, dict(self._named))
+        file, backend = f"{self.name}.safetensors", self.context.backend
+        if not source.has_tensors(self.name):
+            raise CheckpointError(f"{source.path} has an average of {self.count} weights, but no {file}")
+        found, tensors = source.tensor_types(self.name), source.tensors(self.name)
+        problems = find_mismatch(tensors, dict(self._named))
         wrong = [f"{name} is {dtype}, expected F32" for name, dtype in found.items() if dtype != "F32"]
         if problems or wrong:
             raise CheckpointError(
-                f"the averaged weights in {file} do not match the model: {problems or '; '.join(wrong[:3])}. Use the "
-                "same model and the same frozen layers, or remove ema_decay or swa_start."
+                f"the averaged weights in {source.path / file} do not match the model: "
+                f"{problems or '; '.join(wrong[:3])}. Use the same model and the same frozen layers, or remove "
+                "ema_decay or swa_start."
             )
-        self.values = core.backend.tensors.float32_copies(self._parameters)
-        core.backend.tensors.assign(self.values, [tensors[name] for name, _ in self._named])
+        self.values = backend.tensors.float32_copies(self._parameters)
+        backend.tensors.assign(self.values, [tensors[name] for name, _ in self._named])

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import resume
-from ..errors import RefusedError
+from ..checkpoint.reader import Checkpoint
+from ..errors import UnsupportedError
+from .signatures import any_parameters, typed_as
 
 if TYPE_CHECKING:
-    from .internals import Internals
+    from .core import Core
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +25,7 @@ class CheckpointMethods:
         args: Any
         model: Any
         model_wrapped: Any
-        _oneloop: "Internals"
+        _oneloop: "Core"
 
     # -- saving: each is called in all processes, and not with save_only_model
 
@@ -37,7 +39,7 @@ class CheckpointMethods:
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Add the RNG state of all processes to the checkpoint that is being saved."""
-        self._oneloop.run.checkpointer.overrides.add_streams()
+        self._oneloop.run.checkpointer.overrides.add_rng_state()
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: Any = None) -> None:
         """Delete the checkpoints that save_total_limit does not keep."""
@@ -45,23 +47,24 @@ class CheckpointMethods:
 
     # -- loading: called when a run is resumed
 
+    @typed_as(any_parameters)
     def _load_from_checkpoint(self, resume_from_checkpoint: Any = None, model: Any = None) -> None:
         """Load the weights of a checkpoint into the model. True is the last checkpoint in output_dir; without a
         checkpoint, it does nothing."""
         if not resume_from_checkpoint:
             return
         if model is not None and model is not self.model and model is not self.model_wrapped:
-            raise RefusedError(
+            raise UnsupportedError(
                 "_load_from_checkpoint loads into the Trainer's own model only; set trainer.model first."
             )
         core = self._oneloop
         checkpointer = core.run.checkpointer
         if resume_from_checkpoint == checkpointer.last_saved:  # has been verified
-            path: Path | None = checkpointer.directory.resolve(resume_from_checkpoint)
+            checkpoint: Checkpoint | None = checkpointer.open(resume_from_checkpoint)
         else:
-            path, _ = resume.find(resume_from_checkpoint, checkpointer.directory.shown)
-        if path is not None:
-            resume.load_weights(core, path)
+            checkpoint, _ = resume.find(resume_from_checkpoint, checkpointer.directory.display_path)
+        if checkpoint is not None:
+            resume.load_weights(core, checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Warn of the keys that load_state_dict(strict=False) has not found or not used: for a copied method, since
@@ -83,18 +86,21 @@ class CheckpointMethods:
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Restore the optimizer and the schedule from a checkpoint."""
         if checkpoint is not None:
-            resume.load_optimizer_and_scheduler(self._oneloop.run, Path(checkpoint))
+            run = self._oneloop.run
+            resume.load_optimizer_and_scheduler(run, run.checkpointer.open(checkpoint))
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         """Restore the loss scaler of fp16 from a checkpoint."""
         if checkpoint is not None:
-            resume.load_scaler(self._oneloop.run, Path(checkpoint))
+            run = self._oneloop.run
+            resume.load_scaler(run, run.checkpointer.open(checkpoint))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the RNG state of this process from a checkpoint."""
         if checkpoint is not None:
-            self._oneloop.run.epochs.load_streams(Path(checkpoint))
+            self._oneloop.run.epochs.load_rng_state(Path(checkpoint))
 
     def _load_best_model(self) -> None:
         """Load the weights of the best checkpoint into the model."""
-        resume.load_best_model(self._oneloop, self._oneloop.run.checkpointer.last_saved)
+        run = self._oneloop.run
+        resume.load_best_model(run, run.checkpointer.last_saved)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 from ..introspect import class_overrides
 
 if TYPE_CHECKING:
-    from .internals import Internals
+    from .core import Core
 
 # With what to override instead where they cannot be called.
 CLIPPING = dict.fromkeys(("_clip_grad_norm", "_get_grad_norm"), "a callback's on_pre_optimizer_step")
 
 
-def can_clip(core: "Internals") -> bool:
+def can_clip(core: "Core") -> bool:
     """Whether gradients are attributes of the parameters, and whole: not on MindSpore, nor with sharding."""
-    return not core.backend.engine.WATCHES_OVERRIDES and not core.strategy.in_parts
+    return not core.backend.engine.RECORDS_TRAINING_STEP and not core.strategy.is_sharded
 
 
 @lru_cache(maxsize=64)  # asked at each update
@@ -23,7 +23,7 @@ def clips_itself(trainer_class: type) -> bool:
     return any(class_overrides(trainer_class, name) for name in CLIPPING)
 
 
-def clip(core: "Internals") -> None:
+def clip(core: "Core") -> None:
     """Clip the gradients by the methods of the subclass, then ask for the norm to log."""
     trainer = core.trainer
     model, norm = trainer.model_wrapped, None

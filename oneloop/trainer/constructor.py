@@ -13,7 +13,7 @@ from . import map_function
 
 
 @dataclass
-class Given:
+class TrainerInit:
     """The parameters of the Trainer."""
 
     model: Any
@@ -34,11 +34,11 @@ class Given:
     map_fn: Any
 
 
-def given_by_name(cls: type, values: dict[str, Any]) -> Given:
+def normalize_init_args(cls: type, values: dict[str, Any]) -> TrainerInit:
     """The parameters from the local variables of Trainer.__init__, in whichever library's order they were passed."""
     if values["unknown"]:
         raise unknown_parameter(cls, next(iter(values["unknown"])))
-    given = Given(**{field.name: values[field.name] for field in fields(Given)})
+    given = TrainerInit(**{field.name: values[field.name] for field in fields(TrainerInit)})
     if values["positional"]:
         _take_positional(given, values["positional"])
     if is_paddle_order(given.args, given.data_collator):
@@ -49,7 +49,7 @@ def given_by_name(cls: type, values: dict[str, Any]) -> Given:
 
 
 # What other libraries call a parameter of the Trainer.
-_HABITS = {
+_COMMON_MISTAKES = {
     "train_dataset": ("training_dataset", "train_data", "train_set", "train_ds", "dataset", "data", "train_dataloader"),
     "eval_dataset": ("validation_dataset", "val_dataset", "valid_dataset", "dev_dataset", "test_dataset", "eval_data"),
     "data_collator": ("collate_fn", "collator"),
@@ -63,7 +63,7 @@ _HABITS = {
 def unknown_parameter(cls: type, name: str) -> UnknownArgumentError:
     """An error for a keyword that Trainer does not have."""
     known = [p for p in inspect.signature(cls).parameters if p not in ("positional", "unknown", "args", "kwargs")]
-    near = [target for target, habits in _HABITS.items() if name in habits]
+    near = [target for target, habits in _COMMON_MISTAKES.items() if name in habits]
     near += difflib.get_close_matches(name, [*known, "args"], n=1, cutoff=0.6)
     if near:
         hint = f"did you mean '{near[0]}'?"
@@ -74,7 +74,7 @@ def unknown_parameter(cls: type, name: str) -> UnknownArgumentError:
     return UnknownArgumentError(f"{cls.__name__} has no parameter '{name}'; {hint}")
 
 
-def _take_positional(given: Given, positional: tuple[Any, ...]) -> None:
+def _take_positional(given: TrainerInit, positional: tuple[Any, ...]) -> None:
     """Name what a script passes by position after model_init, if the order is known."""
     order = behaviour.current().positional_parameters
     if order is None:
@@ -92,7 +92,7 @@ def _take_positional(given: Given, positional: tuple[Any, ...]) -> None:
 
 
 def is_criterion(value: Any) -> bool:
-    """Whether the second positional argument is a criterion, as in PaddleNLP, rather than the arguments."""
+    """Whether the second positional argument is a criterion, rather than the arguments."""
     if hasattr(value, "output_dir") or isinstance(value, (dict, str)):
         return False
     return loading.name_of(value) is not None or callable(value)
@@ -103,8 +103,8 @@ def is_paddle_order(second: Any, third: Any) -> bool:
     return is_criterion(second) if second is not None else hasattr(third, "output_dir")
 
 
-def _from_paddle_order(given: Given) -> None:
-    """PaddleNLP's order: model, criterion, args, data_collator, train_dataset, eval_dataset, tokenizer."""
+def _from_paddle_order(given: TrainerInit) -> None:
+    """The order with a criterion: model, criterion, args, data_collator, train_dataset, eval_dataset, tokenizer."""
     given.criterion, given.args, given.data_collator = given.args, given.data_collator, None
     # A collator in fourth place, and the rest after it.
     if given.train_dataset is None or callable(given.train_dataset):

@@ -1,32 +1,35 @@
-"""Distributed evaluation: each process evaluates its batches, and each sample is counted once, in order."""
+"""Distributed evaluation: each process evaluates its batches, and each sample is counted once, in order.
+
+Of the processes that evaluate the same batch, its leader sends what came of it.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EvaluationInterrupted
-from .evaluation import Gathered
+from .evaluation import EvalOutputs
 from .gathering import map_leaves
 
 if TYPE_CHECKING:
-    from .internals import Internals
+    from .core import Core
 
 BYTES = 1 << 25  # per process and message
 MOST_TURNS = 64
 
 
-class GatheredFromAll(Gathered):
-    """Batches are assigned in turns, one per process, so the order of the dataset is that of the turns and, within a
-    turn, of the ranks. Outputs are gathered in a few large messages.
+class DistributedEvalOutputs(EvalOutputs):
+    """Batches are assigned in turns, so the order of the dataset is that of the turns and, within a turn, of their
+    indices in the mesh. Outputs are gathered in a few large messages.
 
     Metrics are computed by the main process and broadcast. Predictions are available `everywhere`, as predict() returns
     them, or only in the main process, where evaluate() needs them.
     """
 
-    def __init__(self, core: "Internals", expected: int | None, loss_only: bool, everywhere: bool) -> None:
+    def __init__(self, core: "Core", expected: int | None, loss_only: bool, everywhere: bool) -> None:
         super().__init__(core, expected, loss_only, everywhere)
         self.processes = core.processes
         self.everywhere = everywhere
         self.turns: list[tuple | None] = []
-        self.turns_a_message = 1
+        self.turns_per_message = 1
         self._on_device: list[int] = []  # turns whose values are still on the device
         # batch_eval_metrics: the batch to pass to compute_metrics when another one follows
         self._next: tuple | None = None
@@ -44,7 +47,7 @@ class GatheredFromAll(Gathered):
         self.turns.append(self.held.pop() if self.held else None)
         if len(self._on_device) >= (self.trainer.args.eval_accumulation_steps or 1):
             self.to_host()
-        if len(self.turns) >= self.turns_a_message:
+        if len(self.turns) >= self.turns_per_message:
             self._exchange(done=False)
 
     def to_host(self) -> None:
@@ -65,11 +68,13 @@ class GatheredFromAll(Gathered):
         if watch is not None and any(signals):
             watch.agree_on(int(max(signals)))
             raise EvaluationInterrupted("interrupted by a preemption signal")
-        every = self.processes.all_gather_object(turns) if self.everywhere else self.processes.gather_object(turns)
-        self.turns_a_message = int(max(1, min(MOST_TURNS, BYTES // max(1, *sizes))))
-        for number in range(max(map(len, every or ()), default=0)):
-            for of_rank in every or ():
-                batch = of_rank[number] if number < len(of_rank) else None
+        mine = turns if self.core.mesh.is_batch_leader else []
+        every = self.processes.all_gather_object(mine) if self.everywhere else self.processes.gather_object(mine)
+        by_batch = self.core.mesh.per_batch(every) if every is not None else ()
+        self.turns_per_message = int(max(1, min(MOST_TURNS, BYTES // max(1, *sizes))))
+        for number in range(max(map(len, by_batch), default=0)):
+            for sent in by_batch:
+                batch = sent[number] if number < len(sent) else None
                 if batch is not None:
                     self._take(batch)
         return all(ends)
@@ -78,7 +83,7 @@ class GatheredFromAll(Gathered):
         if not self.trainer.args.batch_eval_metrics:
             self._keep(*batch)
             return
-        if not self.processes.is_main:  # which computes the metrics
+        if not self.core.mesh.is_main:  # which computes the metrics
             self._keep_arrays(batch[2], batch[3])
             return
         before, self._next = self._next, batch
@@ -96,7 +101,7 @@ class GatheredFromAll(Gathered):
     def finish(self, prefix: str) -> dict[str, Any]:
         while not self._exchange(done=True):
             pass
-        if self.everywhere and (not self.trainer.args.batch_eval_metrics or not self.processes.is_main):
+        if self.everywhere and (not self.trainer.args.batch_eval_metrics or not self.core.mesh.is_main):
             self._join_arrays()
         metrics, self.seen, self._some_loss = self.processes.run_on_main(
             lambda: self._finish(prefix), "compute_metrics"
@@ -104,7 +109,7 @@ class GatheredFromAll(Gathered):
         return metrics
 
     def _finish(self, prefix: str) -> tuple[dict[str, Any], int, bool]:
-        """In the main process only."""
+        """Compute the metrics; called in the main process only."""
         if self.trainer.args.batch_eval_metrics:
             if self._next is not None:
                 self._show_tensors(self._next, last=True)

@@ -14,17 +14,17 @@ from ..data import streams
 from ..data.feistel import key_of
 from ..data.iterable import has_shuffle_buffer
 from ..data.order import BatchSampler
-from ..data.process_sharding import of_one_process
+from ..data.process_sharding import source_state
 from ..data.transformers_order import Lookahead, ShardedBatches
-from ..data.worker_seeding import seed_streams
+from ..data.worker_seeding import seed_rngs
 from ..errors import CheckpointError
 from ..formats.reading import restoring
 from ..formats.safetensors_io import read as read_tensors
-from ..formats.structure import check_streams
+from ..formats.structure import check_rng_states
 from . import dataloaders
 
 if TYPE_CHECKING:
-    from .internals import Internals
+    from .core import Core
     from .run import Run
 
 logger = logging.getLogger(__name__)
@@ -32,16 +32,17 @@ logger = logging.getLogger(__name__)
 # Prefixes of RNG states that are not those at the save.
 EPOCH = "epoch/"  # at the start of the epoch
 AHEAD = "ahead/"  # before the batch that was waiting was fetched
-_RANKS = -105  # separates the seeds of the processes from all other seeds
+_BATCHES = -105  # separates the seeds of the batches from all other seeds
 
 
-def start_rank_streams(core: "Internals") -> None:
-    """Seed the RNGs differently in every process, or dropout would be the same in all. The main process keeps its
-    own."""
-    if core.processes.rank and not core.in_transformers_order:  # transformers seeds all processes alike
-        key = key_of(core.trainer.args.seed, core.processes.rank, core.trainer.state.global_step, _RANKS)
+def start_batch_streams(core: "Core") -> None:
+    """Seed the RNGs differently for every batch of the mesh, or dropout would be the same in all. The first one keeps
+    its own."""
+    number = core.mesh.batch_index
+    if number and not core.in_transformers_order:  # which seeds all processes alike
+        key = key_of(core.trainer.args.seed, number, core.trainer.state.global_step, _BATCHES)
         of_python = random.getstate()
-        seed_streams(core.backend.NAME, key >> 1)
+        seed_rngs(core.backend.NAME, key >> 1)
         if core.extensions.shares_python_random:
             random.setstate(of_python)
 
@@ -53,7 +54,7 @@ def _load_python_of_main(path: Path, prefix: str) -> None:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RandomSnapshot:
     """The RNG state, the states of the generators that a user's sampler draws from, and those of the dataset and the
     collator, which may draw from their own."""
 
@@ -62,14 +63,14 @@ class Drawn:
     states: dict[str, Any]
 
 
-class Source:
+class EpochBatches:
     """The batches of an epoch; knows whether it is over."""
 
     def __init__(self, batches: Any, is_over: bool = False) -> None:
         self.is_over = is_over
         self._batches = batches
 
-    def __iter__(self) -> "Source":
+    def __iter__(self) -> "EpochBatches":
         return self
 
     def __next__(self) -> Any:
@@ -88,7 +89,7 @@ class Epochs:
         self.resume = ResumePoint()
         self.streams: dict[str, Any] | None = None  # RNG state at the start of the epoch, for data that is not seekable
         self.generators: list[Any] = []  # states at the start of the epoch of those that a user's sampler draws from
-        self.source: Source | None = None  # the batches of an epoch of data that keeps its own position
+        self.source: EpochBatches | None = None  # the batches of an epoch of data that keeps its own position
         self.ahead: Lookahead | None = None  # data_order="transformers": the batches of the epoch
 
     def start_from(self, resume: ResumePoint) -> None:
@@ -103,7 +104,7 @@ class Epochs:
         sampler: Any = getattr(loader, "batch_sampler", None)
         if not done:  # what is told the epoch may seed its generator with it
             self._restore_generators(loader)
-        self._tell(loader, epoch)
+        self._set_epoch(loader, epoch)
         has_ended = self.resume.data.has_ended
         is_over, is_next = has_ended and done > 0, has_ended and not done
         skip = 0 if is_over else self._position(loader, sampler, done * plan.accumulation)
@@ -111,33 +112,33 @@ class Epochs:
             self._restore_generators(loader, EPOCH)
         self.generators = core.backend.loaders.generator_states(loader)
         if not done:
-            self._restore_streams()
+            self._restore_rng_state()
         elif (skip or not _is_seekable(sampler)) and self.resume.random is not None:
             # The loader draws its order from the RNG state at the start of the epoch.
-            self.load_streams(self.resume.random, EPOCH)
+            self.load_rng_state(self.resume.random, EPOCH)
         # Data that is not seekable must be read again from the start of its epoch.
         self.streams = None if _is_seekable(sampler) else randomness.get_state(core.backend)
         core.backend.loaders.begin_epoch(loader, core.data_seed, epoch)
         batches: Any = iter(()) if is_over else self._batches_of(loader, sampler, epoch)
         if skip:
-            self._read_again(batches, skip)
+            self._skip_by_reading(batches, skip)
         if is_next:
-            batches = self._or_anew(batches)
-        self.source = None if self._owner_of_position() is None else Source(batches, is_over)
+            batches = self._restart_if_empty(batches)
+        self.source = None if self._owner_of_position() is None else EpochBatches(batches, is_over)
         batches, self.ahead = batches if self.source is None else self.source, None
         if getattr(loader, "fetches_ahead", False):
             batches = self.ahead = Lookahead(batches, self._states_of_fetch)
-            self._fetch_again(self.ahead, done)
+            self._refetch_ahead(self.ahead, done)
         if skip or is_over:
             self._restore_generators(loader)
         if not isinstance(sampler, BatchSampler):
             batches = self._until_length(batches, done * plan.accumulation)
         # Within an epoch this must follow iter(): creating the iterator may draw random numbers, which the
         # uninterrupted run drew at the start of the epoch.
-        self._restore_streams()
+        self._restore_rng_state()
         return batches
 
-    def _or_anew(self, batches: Any) -> Any:
+    def _restart_if_empty(self, batches: Any) -> Any:
         """The state that was loaded at the start of an epoch may be that of the end of the one before: then there is
         no batch, and iterating again starts anew."""
         core, is_empty = self.run.core, True
@@ -147,14 +148,14 @@ class Epochs:
             yield batch
         if is_empty:
             randomness.set_state(core.backend, before)
-            yield from dataloaders.own_batches(core, self.run.plan.loader)
+            yield from dataloaders.local_batches(core, self.run.plan.loader)
 
-    def _tell(self, loader: Any, epoch: int) -> None:
+    def _set_epoch(self, loader: Any, epoch: int) -> None:
         """Which epoch begins, to all parts of the data that want to know."""
         core = self.run.core
         sampler, dataset = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
         parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
-        if not hasattr(sampler, "set_epoch"):  # the batch samplers of torch, Paddle and accelerate do not forward it
+        if not hasattr(sampler, "set_epoch"):  # not every batch sampler forwards it to its sampler
             parts += [getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)]
         for part in {id(p): p for p in parts}.values():
             if hasattr(part, "set_epoch"):
@@ -168,15 +169,15 @@ class Epochs:
         """Batches from the position on; the order is drawn if it has to be."""
         core = self.run.core
         # Workers that are kept were seeded in the first epoch; new ones of a resumed run must not change the streams.
-        if epoch and core.backend.loaders.has_drawn_seed(loader) is False and not self.resume.is_foreign:
-            core.backend.loaders.seed_apart(loader)
+        if epoch and core.backend.loaders.has_drawn_seed(loader) is False and not self.resume.is_external:
+            core.backend.loaders.seed_without_drawing(loader)
             if not core.backend.loaders.is_own(loader):
                 logger.warning(
                     "The training loader is your own and keeps its workers (persistent_workers=True): random numbers "
                     "that data draw in them go on from epoch to epoch and are not in checkpoints, so this resume draws "
                     "others. Set persistent_workers=False, or let the Trainer make the loader."
                 )
-        batches = dataloaders.own_batches(core, loader)
+        batches = dataloaders.local_batches(core, loader)
         if isinstance(sampler, ShardedBatches):
             sampler.begin()
         return batches
@@ -188,10 +189,10 @@ class Epochs:
         if isinstance(sampler, BatchSampler):
             sampler.start_at(min(skip, len(sampler)))
             return 0
-        if stored is None or owner is None or not (skip or (is_next and streams.goes_on(owner))):
+        if stored is None or owner is None or not (skip or (is_next and streams.keeps_state_across_epochs(owner))):
             return skip
         with restoring("the position in the training data", "the checkpoint"):
-            owner.load_state_dict(stored if self.run.core.processes.size > 1 else of_one_process(stored))
+            owner.load_state_dict(stored if self.run.core.mesh.num_batches > 1 else source_state(stored))
         return 0
 
     def _owner_of_position(self) -> Any:
@@ -218,7 +219,7 @@ class Epochs:
         length = self._length()
         return batches if length is None else islice(batches, max(0, length - done))
 
-    def _read_again(self, batches: Any, count: int) -> None:
+    def _skip_by_reading(self, batches: Any, count: int) -> None:
         """Read and discard as many batches as the run had taken; the last update of an epoch may have had fewer. What
         reading changes is as it was at the save then: the streams and generators, which are restored later, and the
         states of the dataset and the collator."""
@@ -226,13 +227,13 @@ class Epochs:
         self._drop(batches, count if length is None else min(count, length))
         self.resume.data.load()
 
-    def _fetch_again(self, ahead: Lookahead, done: int) -> None:
+    def _refetch_ahead(self, ahead: Lookahead, done: int) -> None:
         """After a resume within an epoch, fetch what had been fetched at the save, with the RNG state of then."""
         if not done:
             return
         if self.resume.batches_before:
             ahead.fetch(self.resume.batches_before)
-        elif self.resume.random is not None and self.load_streams(self.resume.random, AHEAD):
+        elif self.resume.random is not None and self.load_rng_state(self.resume.random, AHEAD):
             data = self.resume.data
             data.load(is_ahead=True)
             ahead.fetch()
@@ -275,29 +276,29 @@ class Epochs:
         after = self.before_evaluation()
         resume.continue_with(after.streams, after.generators, after.states)
 
-    def _restore_streams(self) -> None:
+    def _restore_rng_state(self) -> None:
         resume = self.resume
         if resume.streams is not None:
             with restoring("the RNG state", "the checkpoint"):
                 randomness.set_state(self.run.core.backend, resume.streams)
         elif resume.random is not None:
             self._load_random(resume.random)
-        resume.streams_restored()
+        resume.rng_state_restored()
 
     def _load_random(self, path: Path) -> None:
         """What random.safetensors has of this process: its own buffers, and the RNG state at the save."""
-        core, stored = self.run.core, self.own_tensors(path)
-        for i, buffer in enumerate(core.strategy.own_buffers(core.trainer.model)):
+        core, stored = self.run.core, self.local_tensors(path)
+        for i, buffer in enumerate(core.strategy.local_buffers(core.trainer.model)):
             if (array := stored.get(f"{BUFFER}{i}")) is not None:
                 _check_buffer(f"{BUFFER}{i}", array, buffer)
-                core.strategy.put_buffer(buffer, array)
+                core.strategy.load_buffer(buffer, array)
         core.trainer._load_rng_state(str(path))
 
     def _restore_generators(self, loader: Any, prefix: str = "") -> None:
         """Those of a user's sampler, as they were at the save or, with a prefix, at the start of its epoch: they draw
         the order of each epoch anew."""
         core, path = self.run.core, self.resume.random
-        if path is None or self.resume.is_foreign or not core.backend.loaders.generator_states(loader):
+        if path is None or self.resume.is_external or not core.backend.loaders.generator_states(loader):
             return
         found = self.resume.generators
         if prefix or found is None:
@@ -306,34 +307,34 @@ class Epochs:
             core.backend.loaders.set_generator_states(loader, found)
 
     def _generators(self) -> list[Any]:
-        """Their states now; none before the loader is made."""
+        """The current states of the generators; none before the loader is made."""
         return self.run.core.backend.loaders.generator_states(getattr(getattr(self.run, "plan", None), "loader", None))
 
     def _stored_generators(self, path: Path, prefix: str) -> list[Any]:
         """A process that the run did not have takes the states of the main one."""
         name = f"{prefix}{GENERATOR}"
         stored = {key: raw.array() for key, raw in self.resume.read(path).items() if name in key}
-        own = f"rank{self.run.core.processes.rank}/{name}"
+        own = f"rank{self.run.core.mesh.batch_index}/{name}"
         found = [array for key, array in sorted(stored.items()) if key.startswith(own)]
         return found or [array for key, array in sorted(stored.items()) if key.startswith(name)]
 
-    def own_tensors(self, path: Path) -> dict[str, Any]:
-        """The tensors of this process in random.safetensors; none if the run had fewer processes."""
-        rank = self.run.core.processes.rank
+    def local_tensors(self, path: Path) -> dict[str, Any]:
+        """The tensors of this process in random.safetensors, which has them by batch; none if the run had fewer."""
+        number = self.run.core.mesh.batch_index
         tensors = self.resume.read(path)
-        check_streams(tensors)
+        check_rng_states(tensors)
         stored = {name: raw.array() for name, raw in tensors.items()}
-        if not rank:
+        if not number:
             return {name: array for name, array in stored.items() if not name.startswith("rank")}
-        own = f"rank{rank}/"
+        own = f"rank{number}/"
         return {name.removeprefix(own): array for name, array in stored.items() if name.startswith(own)}
 
-    def load_streams(self, path: Path, prefix: str = "") -> bool:
+    def load_rng_state(self, path: Path, prefix: str = "") -> bool:
         """The RNG state at the save or, with a prefix, at another time: at the start of its epoch, or before the batch
         that was waiting was fetched. Returns whether that was stored."""
-        core, stored = self.run.core, self.own_tensors(path)
-        if core.processes.rank and not stored:  # the run now has more processes than when it was saved
-            start_rank_streams(core)
+        core, stored = self.run.core, self.local_tensors(path)
+        if core.mesh.batch_index and not stored:  # the run now has more batches than when it was saved
+            start_batch_streams(core)
             if core.extensions.shares_python_random:
                 _load_python_of_main(path, prefix)
         not_streams = (BUFFER, ATTRIBUTES, GENERATOR, f"{EPOCH}{GENERATOR}")
@@ -352,15 +353,15 @@ class Epochs:
     def finish(self) -> None:
         """After the last step. A resumed run that had no step left ends with the RNG state of its checkpoint too."""
         if self.resume.is_waiting:
-            self._restore_streams()
+            self._restore_rng_state()
 
-    def before_evaluation(self) -> "Drawn":
+    def before_evaluation(self) -> "RandomSnapshot":
         """What an evaluation may draw from, to be put back if a signal interrupts it."""
         trainer = self.run.core.trainer
         states = {"collator": own_state(trainer.data_collator), "dataset": self._indexed_data_state()}
-        return Drawn(randomness.get_state(self.run.core.backend), self._generators(), states)
+        return RandomSnapshot(randomness.get_state(self.run.core.backend), self._generators(), states)
 
-    def abandon_evaluation(self, before: "Drawn") -> None:
+    def abandon_evaluation(self, before: "RandomSnapshot") -> None:
         """The checkpoint that follows is as if it had not begun."""
         trainer = self.run.core.trainer
         randomness.set_state(self.run.core.backend, before.streams)
@@ -376,7 +377,7 @@ class Epochs:
         """The RNG state of this process, now and at the start of the epoch, and its own buffers."""
         core = self.run.core
         streams = self._unopened() if self.resume.is_waiting else self._opened()
-        for i, buffer in enumerate(core.strategy.own_buffers(core.trainer.model)):
+        for i, buffer in enumerate(core.strategy.local_buffers(core.trainer.model)):
             streams[f"{BUFFER}{i}"] = core.backend.tensors.to_numpy(buffer)
         return streams
 
@@ -398,7 +399,7 @@ class Epochs:
         core, resume = self.run.core, self.resume
         assert resume.random is not None
         now = randomness.get_state(core.backend)
-        stored = self.own_tensors(resume.random)
+        stored = self.local_tensors(resume.random)
         kept = {name: array for name, array in stored.items() if name.startswith((EPOCH, AHEAD))}
         kept = {name: array for name, array in kept.items() if not name.startswith(f"{EPOCH}{GENERATOR}")}
         if resume.crosses_from:  # what the framework of then drew from means nothing here
@@ -434,7 +435,7 @@ class Epochs:
 
     def _states_of_fetch(self) -> tuple[Any, dict[str, Any]]:
         """What the fetch of a batch may change."""
-        return randomness.take_state(self.run.core.backend), self._current_data_states()
+        return randomness.read_raw_state(self.run.core.backend), self._current_data_states()
 
     def _current_data_states(self) -> dict[str, Any]:
         trainer = self.run.core.trainer
@@ -457,7 +458,7 @@ class Epochs:
         core, plan = self.run.core, self.run.plan
         batches, size = self.run.position.step_in_epoch * plan.accumulation, self.run.sizes.per_process
         workers = core.trainer.args.dataloader_num_workers
-        return streams.counted_state(loader.dataset, batches * size, size, workers, core.processes.size)
+        return streams.counted_state(loader.dataset, batches * size, size, workers, core.mesh.num_batches)
 
     def _loader_state(self) -> Any:
         """The state of data that tracks its own position; None for other data."""
@@ -466,7 +467,7 @@ class Epochs:
             return None
         if self.resume.data.is_waiting:
             return self.resume.data.position
-        if streams.has_counted_state(getattr(loader, "dataset", None)):
+        if streams.counts_samples(getattr(loader, "dataset", None)):
             return self._counted_state(loader)
         owner = self._owner_of_position()
         if owner is not loader and getattr(loader, "num_workers", False):
@@ -490,7 +491,7 @@ def own_state(owner: Any) -> Any:
     """The state_dict of a loader, dataset or collator as plain JSON; None without one."""
     if not callable(getattr(owner, "state_dict", None)) or not callable(getattr(owner, "load_state_dict", None)):
         return None
-    if getattr(owner, "use_stateful_dataloader", None) is False:  # a loader of accelerate that has no state
+    if getattr(owner, "use_stateful_dataloader", None) is False:  # it was prepared without a state
         return None
     try:
         return json.loads(json.dumps(owner.state_dict()))

@@ -12,13 +12,13 @@ from ..data.batch_sizes import batch_rows, loader_rows
 from ..data.order import NoBatch
 from ..errors import ArgumentError, DataError, EvaluationInterrupted
 from ..outputs import EvalLoopOutput, EvalPrediction, plain_metrics
-from .gathering import Gatherer, map_leaves
-from .internals import internals_of
+from .core import core_of
+from .gathering import NestedRows, map_leaves
 from .meter import speed_metrics
 
 if TYPE_CHECKING:
     from . import Trainer
-    from .internals import Internals
+    from .core import Core
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +27,13 @@ def run_loop(
     trainer: "Trainer", loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str
 ) -> EvalLoopOutput:
     """The loop of the Trainer, which may be overridden, with the weights and in the precision of evaluations."""
-    core, args = internals_of(trainer), trainer.args
+    core, args = core_of(trainer), trainer.args
     loop = trainer.prediction_loop if args.use_legacy_prediction_loop else trainer.evaluation_loop
-    seeds = core.run.step_end.seeds
-    given_up = seeds.given_up_if_interrupted() if core.abandons_evaluations else contextlib.nullcontext()
-    average = core.run.update.modes.average.in_model(args.eval_with_average)
+    seeds = core.run.seeds
+    given_up = seeds.undone_if_interrupted() if core.abandons_evaluations else contextlib.nullcontext()
+    average = core.run.average.in_model(args.eval_with_average)
     precision = core.engine.forward_context()
-    with given_up, average, core.half_precision_evaluation(), precision, core.processes.explaining_lost_peers():
+    with given_up, average, core.half_precision_evaluation(), precision, core.processes.translate_lost_peer_errors():
         try:
             return loop(
                 loader,
@@ -43,7 +43,7 @@ def run_loop(
                 metric_key_prefix=prefix,
             )
         finally:
-            core.strategy.unsettle(trainer.model)
+            core.strategy.finish_eval(trainer.model)
 
 
 def with_speed(args: Any, output: EvalLoopOutput, prefix: str, started: float) -> dict[str, float]:
@@ -63,30 +63,30 @@ def evaluation_loop(
     most: int | None = None,
 ) -> EvalLoopOutput:
     """Run the model over the loader, or its first `most` batches, without gradients and gather what it returns."""
-    core = internals_of(trainer)
+    core = core_of(trainer)
     args = trainer.args
     loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     model = core.model_for_evaluation()
-    core.strategy.settle(trainer.model)
-    core.run.update.modes.evaluate(model)
+    core.strategy.prepare_eval(trainer.model)
+    core.run.modes.evaluate(model)
     trainer.callback_handler.eval_dataloader = loader
     expected = loader_rows(loader) if most is None else None
     logger.info("%s: %s samples in batches of %s", description, expected or "unknown", args.eval_batch_size)
     gather = _gatherer(core, expected, loss_only, description)
     step = -1
     with core.run.update.without_past():  # past_index: the outputs of training do not belong to this data
-        core.run.step_end.seeds.before_iterating(loader, prefix)
+        core.run.seeds.before_iterating(loader, prefix)
         for step, inputs in enumerate(islice(_batches(core, model, loader, ignore_keys), most)):
-            if core.processes.size == 1 and core.abandons_evaluations and core.run.sync.interrupted:
+            if core.mesh.is_single and core.abandons_evaluations and core.run.sync.interrupted:
                 raise EvaluationInterrupted("the run was interrupted by a signal")
             if not isinstance(inputs, NoBatch):
                 _predict(core, model, inputs, gather, ignore_keys)
             gather.end_of_turn(step)
             del inputs  # frees its memory for the next batch
         core.run.step_end.release(loader)
-    # A loader that an override made may be empty: sentence-transformers has one if there is only an evaluator.
+    # A loader that an override made may be empty, where something else evaluates.
     may_be_empty = not core.backend.loaders.is_own(loader)
-    if step < 0 and core.processes.size == 1 and not may_be_empty:
+    if step < 0 and core.mesh.is_single and not may_be_empty:
         raise DataError(f"{description}: the dataset is empty. Pass a dataset with at least one sample.")
     metrics = gather.finish(prefix)
     if gather.seen == 0 and not may_be_empty:
@@ -95,7 +95,7 @@ def evaluation_loop(
         not gather.has_loss
         and gather.seen
         and description == "Evaluation"
-        and core.run.events.first_time("no loss", prefix)
+        and core.run.events.is_first_report("no loss", prefix)
     ):
         logger.warning(
             "The evaluation has no %s_loss: no labels found in its inputs (label_names is %s). Add labels to the "
@@ -106,20 +106,20 @@ def evaluation_loop(
     return EvalLoopOutput(gather.predictions, gather.label_ids, metrics, gather.seen)
 
 
-def _gatherer(core: "Internals", expected: int | None, loss_only: bool, description: str) -> "Gathered":
-    if core.processes.size == 1:
-        return Gathered(core, expected, loss_only, description != "Evaluation")
-    from .distributed_evaluation import GatheredFromAll
+def _gatherer(core: "Core", expected: int | None, loss_only: bool, description: str) -> "EvalOutputs":
+    if core.mesh.is_single:
+        return EvalOutputs(core, expected, loss_only, description != "Evaluation")
+    from .distributed_evaluation import DistributedEvalOutputs
 
-    return GatheredFromAll(core, expected, loss_only, description != "Evaluation")
+    return DistributedEvalOutputs(core, expected, loss_only, description != "Evaluation")
 
 
-def _batches(core: "Internals", model: Any, loader: Any, ignore_keys: list[str] | None) -> Iterable[Any]:
+def _batches(core: "Core", model: Any, loader: Any, ignore_keys: list[str] | None) -> Iterable[Any]:
     """The batches that this process computes. Where a forward pass is a collective, a process without batches joins."""
-    from .dataloaders import own_batches
+    from .dataloaders import local_batches
 
-    batches = own_batches(core, loader)
-    if not core.strategy.lockstep and not core.run.update.contract.gathers:
+    batches = local_batches(core, loader)
+    if not core.strategy.forward_is_collective and not core.run.update.contract.gathers:
         return batches
     from ..distributed.even_batches import even_batches
 
@@ -129,7 +129,7 @@ def _batches(core: "Internals", model: Any, loader: Any, ignore_keys: list[str] 
     return even_batches(core.processes, batches, join_in)
 
 
-def _predict(core: "Internals", model: Any, inputs: Any, gather: "Gathered", ignore_keys: list[str] | None) -> None:
+def _predict(core: "Core", model: Any, inputs: Any, gather: "EvalOutputs", ignore_keys: list[str] | None) -> None:
     """Run one batch and add its outputs to the gathered arrays."""
     trainer = core.trainer
     args = trainer.args
@@ -139,7 +139,7 @@ def _predict(core: "Internals", model: Any, inputs: Any, gather: "Gathered", ign
         logits = trainer.preprocess_logits_for_metrics(logits, labels)
     kept = None
     if "inputs" in args.include_for_metrics and not gather.loss_only:
-        # In scripts of transformers batches are seen whole, and all batches together by their main input.
+        # Where batches are seen whole, all of them together are seen by their main input.
         is_whole = args.batch_eval_metrics and behaviour.current().metrics_see_whole_batches
         kept = core.backend.devices.move(inputs if is_whole else _main_input(core, inputs), args.device)
     if args.batch_eval_metrics:
@@ -148,24 +148,24 @@ def _predict(core: "Internals", model: Any, inputs: Any, gather: "Gathered", ign
     trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
 
 
-def _main_input(core: "Internals", inputs: Any) -> Any:
+def _main_input(core: "Core", inputs: Any) -> Any:
     name = getattr(core.backend.models.unwrap(core.trainer.model), "main_input_name", "input_ids")
     if isinstance(inputs, Mapping):
         return inputs[name] if name in inputs else next(iter(inputs.values()))
     return inputs
 
 
-class Gathered:
+class EvalOutputs:
     """Losses, predictions, labels and inputs of one evaluation, first on the device, then on the host."""
 
-    def __init__(self, core: "Internals", expected: int | None, loss_only: bool, predicts: bool) -> None:
+    def __init__(self, core: "Core", expected: int | None, loss_only: bool, predicts: bool) -> None:
         self.core, self.trainer = core, core.trainer
         # Whether predictions and labels are kept; with batch_eval_metrics, evaluate() does not need them.
         self.keeps = predicts or not core.trainer.args.batch_eval_metrics
         self.loss_only = loss_only
         as_list = not core.trainer.args.eval_do_concat_batches
         self.parts = {
-            name: Gatherer(expected, core.backend.tensors, as_list) for name in ("logits", "labels", "inputs")
+            name: NestedRows(expected, core.backend.tensors, as_list) for name in ("logits", "labels", "inputs")
         }
         self.held: list[tuple] = []
         self.seen = 0
@@ -232,7 +232,7 @@ class Gathered:
         self.batch_result = _checked(result) if last else self.batch_result
 
     def finish(self, prefix: str) -> dict[str, Any]:
-        """All metrics, with the prefix."""
+        """Compute all metrics; their names get the prefix."""
         trainer = self.trainer
         if trainer.args.batch_eval_metrics:
             self.batch_metrics(last=True)

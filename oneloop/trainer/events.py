@@ -1,4 +1,4 @@
-"""What a run records for its report page: where it runs, its events, and its metrics at logging steps."""
+"""The events that a run records for its report page: where it runs, what happened, and its metrics at logging steps."""
 
 import os
 import platform
@@ -9,9 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import secrets
+from .. import libraries, secrets
 from ..backends import registry
-from ..checkpoint.log_history import LogHistory
 from ..distributed.preemption import Preempted
 from ..errors import OneloopError
 from .event_log import Record
@@ -20,11 +19,9 @@ from .loss_spikes import RolledBack
 if TYPE_CHECKING:
     from .run import Run
 
-# Packages that affect a run, by import name; the versions of those in use are recorded.
-LIBRARIES = (
-    *("mindnlp", "paddlenlp", "paddleformers", "transformers", "tokenizers", "datasets", "accelerate", "peft"),
-    *("deepspeed", "numpy", "safetensors"),
-)
+
+# Packages that affect a run, beside those in libraries.py; the versions of those in use are recorded.
+_RECORDED = ("deepspeed", "numpy", "safetensors")
 
 
 class RunEvents:
@@ -33,13 +30,12 @@ class RunEvents:
     def __init__(self, run: "Run") -> None:
         self.run = run
         self.parent_id: str | None = None  # the run from which this one was branched
-        self.passed_over: list[str] = []  # checkpoints that were incomplete or corrupt when the run was resumed
-        self.history = LogHistory()
+        self.skipped_checkpoints: list[str] = []  # checkpoints that were incomplete or corrupt when the run was resumed
         self._log = Record()
         self._is_open = False  # the start of this train() has been recorded, but not its end
         self._reported: set[Any] = set()
 
-    def first_time(self, *what: Any) -> bool:
+    def is_first_report(self, *what: Any) -> bool:
         """Whether this has not been reported yet, so that evaluations do not repeat a warning."""
         new = what not in self._reported
         self._reported.add(what)
@@ -52,8 +48,8 @@ class RunEvents:
             step = facts.pop("step", trainer.state.global_step)
             self._log.add(self.run.checkpointer.directory.path, event, self.run.id, step, facts)
 
-    def found(self, passed_over: list[str]) -> None:
-        self.passed_over = passed_over
+    def set_skipped_checkpoints(self, passed_over: list[str]) -> None:
+        self.skipped_checkpoints = passed_over
 
     def branched_off(self, parent_id: str | None) -> None:
         self.parent_id = parent_id
@@ -67,7 +63,7 @@ class RunEvents:
             return
         plan, origin = run.plan, {}
         if checkpoint is not None:
-            origin = {"from": checkpoint.name, "parent": self.parent_id, "passed_over": self.passed_over}
+            origin = {"from": checkpoint.name, "parent": self.parent_id, "passed_over": self.skipped_checkpoints}
         self.add(
             "started" if checkpoint is None else "resumed",
             **{key: value for key, value in origin.items() if value},
@@ -121,7 +117,8 @@ class RunEvents:
 def packages() -> dict[str, str]:
     """Versions of the packages in use."""
     found: dict[str, str] = {}
-    known = {"oneloop": ("oneloop",)} | registry.distributions() | {name: (name,) for name in LIBRARIES}
+    known = {"oneloop": ("oneloop",)} | registry.distributions()
+    known |= {name: (name,) for name in (*libraries.RECORDED, *_RECORDED)}
     for module, names in known.items():
         if module not in sys.modules:
             continue

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DataError, RefusedError
-from .internals import internals_of
+from ..errors import DataError, UnsupportedError
+from .core import core_of
 from .loss import split_labels
 
 if TYPE_CHECKING:
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 def export_model(trainer: "Trainer", output_dir: Any, input_spec: Any, dataset: Any) -> list[str]:
     """Trainer.export."""
-    core = internals_of(trainer)
+    core = core_of(trainer)
     exporter = getattr(core.backend, "export", None)
     if exporter is None:
-        raise RefusedError(
+        raise UnsupportedError(
             f"export is not supported on {core.backend.NAME} in this release of oneloop. Use save_model() and the "
             "framework's own export."
         )
@@ -36,6 +36,6 @@ def _example_batch(trainer: "Trainer", dataset: Any) -> Any:
         given = next(iter(given.values()))
     loader = trainer.get_test_dataloader(given)
     inputs = next(iter(loader))
-    internals_of(trainer).backend.loaders.close(loader)
+    core_of(trainer).backend.loaders.close(loader)
     inputs, _ = split_labels(trainer._prepare_inputs(inputs), trainer.label_names)
     return inputs

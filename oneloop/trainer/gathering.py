@@ -112,7 +112,7 @@ class Rows:
         return whole
 
 
-class Gatherer:
+class NestedRows:
     """Rows for every leaf of a nested structure: arrays in tuples, lists and dicts."""
 
     def __init__(self, expected: int | None, tensors: Any, as_list: bool = False) -> None:

@@ -25,7 +25,7 @@ from .inputs import in_half
 from .loss import find_loss, logits_of, split_labels
 
 if TYPE_CHECKING:
-    from .internals import Internals
+    from .core import Core
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +33,14 @@ IGNORED = -100
 ROUNDING = 1e-3  # relative: an auxiliary loss that depends on no label may be computed in half precision
 
 
-def find(core: "Internals", batches: Sequence[Any]) -> None:
+def find(core: "Core", batches: Sequence[Any]) -> None:
     """Called before labels are counted or shifted. Where a forward pass is a collective, so is this."""
     if not core.model_info.is_shift_guessed:
         return
     labels = _Labels.of(core, batches)
     asked = labels is not None and labels.can_be_shifted
     waits = labels is None or (asked and not labels.known)  # for a batch with labels
-    together = core.strategy.lockstep and core.processes.size > 1
+    together = core.strategy.forward_is_collective and not core.mesh.is_single
     if together:
         others = core.processes.all_gather([labels is None, asked, waits])
         if any(has_none for has_none, _, _ in others) or all(waiting for _, _, waiting in others):
@@ -54,16 +54,16 @@ def find(core: "Internals", batches: Sequence[Any]) -> None:
         found = core.processes.all_gather([-1 if answer is None else int(answer)])
         answer = next((bool(number) for (number,) in found if number >= 0), None)
     guess = core.model_info.shifts_labels
-    core.know_of_model(shifts_labels=guess if answer is None else answer, is_shift_guessed=False)
+    core.inspect_model(shifts_labels=guess if answer is None else answer, is_shift_guessed=False)
     if asked:
-        _tell(core, answer, guess)
+        _log_answer(core, answer, guess)
 
 
-def _tell(core: "Internals", answer: bool | None, guess: bool) -> None:
+def _log_answer(core: "Core", answer: bool | None, guess: bool) -> None:
     name = core.strategy.class_of(core.trainer.model).__name__
     if answer is not None:
         logger.debug("shifts_labels of %s: %s (computed)", name, answer)
-    elif core.processes.rank == 0 and core.run.update.contract.own_loss:
+    elif core.mesh.is_main and core.run.update.contract.has_default_loss:
         logger.warning(
             "Could not compute whether the loss of %s compares position i with label i + 1; it is taken to %s, for the "
             "number of its items. Declare it by a class attribute of the model: shifts_labels = True or False.",
@@ -75,12 +75,12 @@ def _tell(core: "Internals", answer: bool | None, guess: bool) -> None:
 class _Labels:
     """The labels of a batch, and the batch with others in their place."""
 
-    def __init__(self, core: "Internals", batch: Any, labels: np.ndarray, ignored: int) -> None:
+    def __init__(self, core: "Core", batch: Any, labels: np.ndarray, ignored: int) -> None:
         self.core, self.batch, self.labels, self.ignored = core, batch, labels, ignored
 
     @classmethod
-    def of(cls, core: "Internals", batches: Sequence[Any]) -> "_Labels | None":
-        """Of the first batch that has any label; None if there is no batch."""
+    def of(cls, core: "Core", batches: Sequence[Any]) -> "_Labels | None":
+        """The labels of the first batch that has any; None if there is no batch."""
         found = [cls(core, batch, *_array_of(core, batch)) for batch in batches]
         return next((each for each in found if each.known), found[0] if found else None)
 
@@ -124,7 +124,7 @@ class _Labels:
         return {**self.batch, first: labels}
 
 
-def _array_of(core: "Internals", batch: Any) -> tuple[np.ndarray, int]:
+def _array_of(core: "Core", batch: Any) -> tuple[np.ndarray, int]:
     """The labels of a batch as an array, which is empty if they are none by row and position, and the label that is
     ignored."""
     _, labels = split_labels(batch, core.trainer.label_names)
@@ -136,7 +136,7 @@ def _array_of(core: "Internals", batch: Any) -> tuple[np.ndarray, int]:
     return array, IGNORED if ignored is None else ignored
 
 
-def _computed(core: "Internals", labels: _Labels, together: bool) -> bool | None:
+def _computed(core: "Core", labels: _Labels, together: bool) -> bool | None:
     """None if it cannot be computed. Nothing of the run is changed."""
     trainer, backend = core.trainer, core.backend
     model = backend.models.unwrap(trainer.model)
@@ -156,7 +156,7 @@ def _computed(core: "Internals", labels: _Labels, together: bool) -> bool | None
         randomness.set_state(backend, streams)
 
 
-def _answer(core: "Internals", model: Any, labels: _Labels, together: bool) -> bool | None:
+def _answer(core: "Core", model: Any, labels: _Labels, together: bool) -> bool | None:
     try:
         without = _loss(core, model, labels.keeping(None, 0))
         cases = [(place, value) for place in (0, 1) for value in labels.values]
@@ -174,7 +174,7 @@ def _answer(core: "Internals", model: Any, labels: _Labels, together: bool) -> b
     return _answer(core, model, half, together)
 
 
-def _loss(core: "Internals", model: Any, inputs: Any) -> float:
+def _loss(core: "Core", model: Any, inputs: Any) -> float:
     trainer, tensors = core.trainer, core.backend.tensors
     function, criterion = trainer.compute_loss_func, trainer.criterion
     try:

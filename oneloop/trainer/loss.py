@@ -1,22 +1,40 @@
-"""From a model's outputs to the loss of an update.
+"""The loss of an update: what is divided by what, and by whom.
 
 The only rule for accumulation: **the update equals that of the whole batch in one micro-batch**. A micro-batch is
-weighted by the number n_j of its items: labels that are not -100 (without the first of each row, for models that
-compare position i with label i+1), or samples where there are no labels. Its mean loss has the weight n_j / N.
+weighted by the number n of its items: labels that are not -100 (without the first of each row, for models that
+compare position i with label i+1), or samples where there are no labels. N is the number of items in the update, of P
+processes whose items are counted together and whose gradients are averaged. So the mean loss of a micro-batch enters
+the update multiplied by n P / N: it is *normalized* then.
+
+| compute_loss | returns | what remains to be done |
+|---|---|---|
+| oneloop's | `normalize_loss` of a mean, `rescale_for_world` of a loss that has been divided by N | nothing |
+| an override that reads num_items_in_batch (N) | a loss divided by N | `rescale_for_world`: times P |
+| the same, if it has called super() with N | a normalized loss | nothing |
+| the same, if it asks for the number of processes | a normalized loss | nothing |
+| any other override | the mean of its micro-batch | the engine divides it by `LossTerms.divisor`, N / (n P) |
+
+`LossContract` finds the row of a run, as a `ReturnedLoss`; `Update.backward` does what remains. A training_step that
+divides by N itself is given N / P (`items_for_step`). A subclass may say who divides:
+`loss_is_scaled_for_ga = True`, its loss is used as it is; False, or `model_accepts_loss_kwargs = False`, every
+micro-batch weighs the same, and the engine divides by their number.
+
+n, N and P are the `LossTerms` of a micro-batch. They are passed down, except past training_step and compute_loss:
+these may be overridden, with parameters that scripts know. `call_on_terms` leaves the terms in `core.loss_terms` while
+training_step runs, where the Trainer's own two methods pick them up. Nothing else is handed over in this way.
 
 The attributes of a criterion (or compute_loss_func) are respected. Labels equal to its `ignore_index` are ignored
 instead of -100. With class weights (`weight` and `ignore_index`, as a weighted cross entropy has them) its mean is
 weighted, so an item counts with the weight of its class. With `reduction` "sum" the loss of the update is the sum of
 the losses of its micro-batches, without division.
 
-A subclass may say in transformers' words who divides: `loss_is_scaled_for_ga`, or `model_accepts_loss_kwargs = False`.
-
-A loss function that reads `num_items_in_batch` (N, the items of the whole update) is assumed to divide by it; any
-other is assumed to return the mean over its micro-batch. The signature of `forward` has no influence.
+A loss function that reads `num_items_in_batch` is assumed to divide by it; any other is assumed to return the mean over
+its micro-batch. The signature of `forward` has no influence.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import DataError, ModelError
@@ -24,68 +42,140 @@ from ..introspect import (
     NUM_ITEMS,
     accepts,
     calls_collectives,
-    decided,
     declared,
     is_overridden,
+    log_decision,
     mentions,
     reads,
     reads_world_size,
 )
-from .internals import internals_of
 
 if TYPE_CHECKING:
-    from .internals import Internals
-    from .trainer import Trainer
+    from .core import Core
+
+
+class ReturnedLoss(Enum):
+    """What compute_loss returns, and so what remains to be done; see the table above."""
+
+    NORMALIZED = "its share of the update: nothing remains"
+    DIVIDED_BY_ITEMS = "divided by the items of all processes: times their number"
+    MEAN = "the mean of its micro-batch: it is weighted by its items"
+    EQUAL_MEAN = "the mean of its micro-batch, and every micro-batch weighs the same"
+
+
+class LossTerms:
+    """The terms on which the loss of one micro-batch enters its update."""
+
+    __slots__ = ("is_normalized", "items", "num_items", "processes")
+
+    def __init__(self, items: Any, num_items: Any, processes: int) -> None:
+        self.items = items  # n: in this micro-batch; None if it is not weighted
+        # N: in the update. A number, or a function that blocks until it is known.
+        self.num_items: int | float | Callable[[], Any] | None = num_items
+        self.processes = processes  # P: whose losses are averaged and whose items are counted together
+        self.is_normalized = False  # the Trainer's compute_loss has normalized a loss, even if an override called it
+
+    @property
+    def divisor(self) -> Any:
+        """What a mean loss is divided by; None: it is the loss of the update."""
+        if not self.items:
+            return None
+        total = self.num_items() if callable(self.num_items) else self.num_items
+        return total / (self.items * self.processes)
+
+
+WHOLE_UPDATE = LossTerms(None, None, 1)
+
+
+def normalize_loss(mean: Any, terms: LossTerms) -> Any:
+    """The share of the mean loss of a micro-batch in its update."""
+    divisor = terms.divisor
+    if divisor is None:
+        return mean
+    terms.is_normalized = True
+    return mean / divisor
+
+
+def rescale_for_world(loss: Any, terms: LossTerms) -> Any:
+    """A loss that was divided by the items of all processes, or by nothing: the losses of all processes must be summed,
+    but gradients are averaged over processes."""
+    return loss * terms.processes if terms.processes > 1 else loss
+
+
+def items_for_step(contract: "LossContract", num_items: Any, processes: int) -> Any:
+    """num_items_in_batch as training_step is given it."""
+    return num_items / processes if num_items and contract.step_divides and processes > 1 else num_items
 
 
 @dataclass(frozen=True)
 class LossContract:
     """Which function divides the loss, and by what, given the overrides and loss functions of this run."""
 
-    own_loss: bool  # compute_loss is oneloop's
-    own_step: bool  # training_step is oneloop's
+    has_default_loss: bool  # compute_loss is oneloop's
+    has_default_step: bool  # training_step is oneloop's
     loss_takes_items: bool  # compute_loss takes num_items_in_batch
     step_takes_items: bool  # training_step takes num_items_in_batch
-    loss_is_share: bool  # what compute_loss returns needs no further division
-    counts_batches: bool  # every micro-batch has the same weight, however many items it has
-    func_is_share: bool  # the same of compute_loss_func
-    sums: bool  # the criterion returns a sum
-    # Compute_loss divides by the items of all processes, without regard to the mean over processes.
-    divides_itself: bool
-    step_divides: bool  # so does training_step, on several processes
+    returned: ReturnedLoss  # by compute_loss
+    weighs_items: bool  # a micro-batch weighs as much as it has items
+    func_divides: bool  # compute_loss_func divides by num_items_in_batch
+    criterion_sums: bool  # the criterion returns a sum
+    step_divides: bool  # on several processes, an overridden training_step divides by the items of all processes
     gathers: bool  # overridden methods exchange values: every process has to call them equally often
     is_recorded: bool  # functional autodiff must record a training_step that calls backward itself
 
+    @property
+    def divides_by_items(self) -> bool:
+        """Whether oneloop divides the loss of a micro-batch by the items of the update."""
+        returns_mean = not self.criterion_sums if self.has_default_loss else self.returned is ReturnedLoss.MEAN
+        return self.weighs_items and returns_mean
+
     @classmethod
-    def of(cls, core: "Internals") -> "LossContract":
+    def of(cls, core: "Core") -> "LossContract":
         trainer: Any = core.trainer
         function, criterion = loss_function(trainer), trainer.criterion
-        own_loss = not is_overridden(trainer, "compute_loss")
-        own_step = not is_overridden(trainer, "training_step")
-        func_is_share = function is not None and reads(function)
-        sums = setting(criterion if function is None else function, "reduction") == "sum" and not func_is_share
-        explicit = declared(trainer, "loss_is_divided")
-        reads_items = reads(trainer.compute_loss) if explicit is None or own_loss else explicit
+        has_default_loss = not is_overridden(trainer, "compute_loss")
+        has_default_step = not is_overridden(trainer, "training_step")
+        func_divides = function is not None and reads(function)
         scaled = scaled_for_accumulation(trainer)
-        if scaled is not None:
-            loss_is_share, sums = scaled, False
-        else:
-            loss_is_share = own_loss or decided("loss_is_divided", trainer, reads_items) or sums
-        divides_itself = not own_loss and loss_is_share and not reads_world_size(trainer.compute_loss)
+        criterion_sums = setting(criterion if function is None else function, "reduction") == "sum" and not func_divides
+        criterion_sums = criterion_sums and scaled is None
+        is_divided_up = core.mesh.num_batches > 1 or trainer.args.gradient_accumulation_steps > 1
+        returned = _returned(trainer, scaled, criterion_sums, has_default_loss, is_divided_up)
+        loss_divides = returned is ReturnedLoss.DIVIDED_BY_ITEMS
+        if scaled and not has_default_loss:
+            loss_divides = not reads_world_size(trainer.compute_loss)
         return cls(
-            own_loss=own_loss,
-            own_step=own_step,
+            has_default_loss=has_default_loss,
+            has_default_step=has_default_step,
             loss_takes_items=accepts(trainer.compute_loss, NUM_ITEMS),
             step_takes_items=accepts(trainer.training_step, NUM_ITEMS),
-            loss_is_share=loss_is_share,
-            counts_batches=scaled is not None,
-            func_is_share=func_is_share,
-            sums=sums,
-            divides_itself=divides_itself and scaled is None,
-            step_divides=core.processes.size > 1 and not own_step and _step_divides(trainer, divides_itself),
-            gathers=core.processes.size > 1 and calls_collectives(trainer),
-            is_recorded=not own_step and core.backend.engine.WATCHES_OVERRIDES,
+            returned=returned,
+            weighs_items=scaled is None,
+            func_divides=func_divides,
+            criterion_sums=criterion_sums,
+            step_divides=core.mesh.num_batches > 1 and not has_default_step and _step_divides(trainer, loss_divides),
+            gathers=core.mesh.num_batches > 1 and calls_collectives(trainer),
+            is_recorded=not has_default_step and core.backend.engine.RECORDS_TRAINING_STEP,
         )
+
+
+def _returned(
+    trainer: Any, scaled: bool | None, sums: bool, has_default_loss: bool, is_divided_up: bool
+) -> ReturnedLoss:
+    """`is_divided_up`: an update has several micro-batches, so that it makes a difference who divides."""
+    if scaled is not None:
+        return ReturnedLoss.NORMALIZED if scaled else ReturnedLoss.EQUAL_MEAN
+    if has_default_loss:
+        return ReturnedLoss.NORMALIZED
+    divides, why = declared(trainer, "loss_is_divided"), ""
+    if divides is None:
+        divides = reads(trainer.compute_loss)
+        why = f"compute_loss {'reads' if divides else 'does not read'} {NUM_ITEMS}"
+    log_decision("loss_is_divided", trainer, divides, why, matters=is_divided_up)
+    if not divides and not sums:
+        return ReturnedLoss.MEAN
+    minds_processes = reads_world_size(trainer.compute_loss)
+    return ReturnedLoss.NORMALIZED if minds_processes else ReturnedLoss.DIVIDED_BY_ITEMS
 
 
 def loss_function(trainer: Any) -> Any:
@@ -94,11 +184,11 @@ def loss_function(trainer: Any) -> Any:
 
 
 def scaled_for_accumulation(trainer: Any) -> bool | None:
-    """What a subclass says in transformers' words: True, its loss is used as it is. False, it is the mean of a
+    """What a subclass says about it: True, its loss is used as it is. False, it is the mean of a
     micro-batch, and the update is the mean of these, whatever their items. None: the rule of this module."""
     said = trainer.loss_is_scaled_for_ga
     if said is None and trainer.compute_loss_func is not None and loss_function(trainer) is None:
-        return True  # older versions of TRL say it so: transformers divides no loss if there is a compute_loss_func
+        return True  # said by a compute_loss_func that is no function: with one, no loss is divided
     if said is None and trainer.compute_loss_func is None and not trainer.model_accepts_loss_kwargs:
         return False
     return said
@@ -108,12 +198,16 @@ def _step_divides(trainer: Any, loss_divides: bool) -> bool:
     """Whether an overridden training_step divides by num_items_in_batch itself, as on one process."""
     explicit = declared(trainer, "step_divides")
     if explicit is not None:
-        return decided("step_divides", trainer, explicit)
+        return log_decision("step_divides", trainer, explicit)
     step = trainer.training_step
-    if not reads(step) or reads_world_size(step):
-        return decided("step_divides", trainer, False)
+    if not reads(step):
+        return log_decision("step_divides", trainer, False)
+    if reads_world_size(step):
+        return log_decision("step_divides", trainer, False, "training_step asks for the number of processes")
     weighing = {"training_step"} if loss_divides else {"training_step", "compute_loss"}
-    return decided("step_divides", trainer, not mentions(step, weighing))
+    if mentions(step, weighing):
+        return log_decision("step_divides", trainer, False, f"training_step passes {NUM_ITEMS} on")
+    return log_decision("step_divides", trainer, True, f"training_step reads {NUM_ITEMS} and does not pass it on")
 
 
 @dataclass(frozen=True)
@@ -127,7 +221,7 @@ class ItemCounting:
     class_weights: Any  # an array, or None
 
     @classmethod
-    def of(cls, core: "Internals", contract: LossContract, accumulation: int) -> "ItemCounting":
+    def of(cls, core: "Core", contract: LossContract, accumulation: int) -> "ItemCounting":
         trainer: Any = core.trainer
         args, backend, function = trainer.args, core.backend, loss_function(trainer)
         criterion = trainer.criterion if function is None else function
@@ -137,14 +231,14 @@ class ItemCounting:
             ignore_index = None  # its mean is over all labels
         # Without ignore_index, `weight` does not affect the mean.
         weighs = ignored is not None and backend.tensors.is_tensor(weight)
-        weighs = weighs and not contract.sums and not contract.func_is_share
-        is_read = (not contract.own_loss and reads(trainer.compute_loss)) or contract.func_is_share
-        is_read = is_read or (not contract.own_step and reads(trainer.training_step))
-        is_given = not contract.own_loss and contract.loss_takes_items
-        is_given = is_given or (not contract.own_step and contract.step_takes_items)
+        weighs = weighs and not contract.criterion_sums and not contract.func_divides
+        is_read = (not contract.has_default_loss and reads(trainer.compute_loss)) or contract.func_divides
+        is_read = is_read or (not contract.has_default_step and reads(trainer.training_step))
+        is_given = not contract.has_default_loss and contract.loss_takes_items
+        is_given = is_given or (not contract.has_default_step and contract.step_takes_items)
         is_given = is_given or (function is not None and accepts(function, NUM_ITEMS))
         counts = accumulation > 1 or args.auto_find_batch_size or is_read
-        if core.processes.size > 1 and args.average_tokens_across_devices:
+        if core.mesh.num_batches > 1 and args.average_tokens_across_devices:
             counts = True
         return cls(
             counts,
@@ -153,26 +247,6 @@ class ItemCounting:
             ignore_index,
             backend.tensors.to_numpy(weight).astype("float64") if weighs else None,
         )
-
-
-class MicroBatchWeights(NamedTuple):
-    """The weight of a micro-batch in its update. Valid only while the micro-batch is computed."""
-
-    items: Any  # in this micro-batch; None if it is not weighted
-    # In the update: a number, or a function that blocks until it is known.
-    total: int | float | Callable[[], Any] | None
-    sharing: int  # processes whose losses are averaged and whose items are summed
-
-    @property
-    def divisor(self) -> Any:
-        """The divisor that turns the mean loss of the micro-batch into its share of the update; None: no division."""
-        if not self.items:
-            return None
-        total = self.total() if callable(self.total) else self.total
-        return total / (self.items * self.sharing)
-
-
-UNWEIGHTED = MicroBatchWeights(None, None, 1)
 
 
 def setting(function: Any, name: str) -> Any:
@@ -188,7 +262,7 @@ def weigh_labels(labels: Any, weights: Any, ignore_index: int, shifted: bool) ->
     return float(weights[labels[known]].sum())
 
 
-def smoothing_of(core: "Internals") -> float:
+def smoothing_of(core: "Core") -> float:
     """label_smoothing_factor; 0 for multi-label classification, where it has no meaning."""
     return 0.0 if core.model_info.has_several_labels else core.trainer.args.label_smoothing_factor
 
@@ -242,11 +316,43 @@ def split_labels(inputs: Any, label_names: list[str]) -> tuple[Any, Any]:
     return inputs, None
 
 
-def external_loss(trainer: "Trainer", model: Any, inputs: Any, num_items: int | None) -> tuple[Any, Any]:
-    """(loss, outputs) of a micro-batch whose loss does not come from the model: from criterion, compute_loss_func or
-    label smoothing."""
-    core = internals_of(trainer)
-    update, info = core.run.update, core.model_info
+class _Computed(NamedTuple):
+    """A loss before it is normalized."""
+
+    loss: Any
+    outputs: Any
+    is_mean: bool  # of the micro-batch; otherwise a sum, or divided by num_items_in_batch
+    has_loss: bool  # the outputs have a loss already
+
+
+def default_compute_loss(core: "Core", model: Any, inputs: Any, num_items: Any, terms: LossTerms) -> tuple[Any, Any]:
+    """(loss, outputs) of a micro-batch. The loss is normalized if num_items is given."""
+    trainer = core.trainer
+    if trainer.criterion is None and trainer.compute_loss_func is None and not trainer.args.label_smoothing_factor:
+        outputs = core.backend.models.invoke(model, inputs)
+        computed, is_mean, has_loss = find_loss(outputs, inputs), True, True
+    else:
+        computed, outputs, is_mean, has_loss = _external_loss(core, model, inputs, num_items)
+    loss = computed
+    if num_items is not None:
+        if is_mean:
+            loss = normalize_loss(loss, terms)
+        elif core.run.update.contract.returned is not ReturnedLoss.DIVIDED_BY_ITEMS:  # that of an override comes later
+            loss = rescale_for_world(loss, terms)
+    if not has_loss:
+        outputs = _with_loss(outputs, loss)
+    for hook in core.run.hooks.record_outputs:
+        hook(outputs, inputs, computed, is_mean)
+    return loss, outputs
+
+
+def _external_loss(core: "Core", model: Any, inputs: Any, num_items: Any) -> _Computed:
+    """A loss that does not come from the model: from criterion, compute_loss_func or label smoothing."""
+    trainer, info, contract = core.trainer, core.model_info, core.run.update.contract
+    function, criterion, smoothing = loss_function(trainer), trainer.criterion, smoothing_of(core)
+    if function is None and criterion is None and not smoothing:
+        outputs = core.backend.models.invoke(model, inputs)
+        return _Computed(find_loss(outputs, inputs), outputs, is_mean=True, has_loss=True)
     rest, labels = split_labels(inputs, trainer.label_names)
     if labels is None:
         names = list(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
@@ -255,14 +361,13 @@ def external_loss(trainer: "Trainer", model: Any, inputs: Any, num_items: int | 
             f"label_names is {trainer.label_names}. Add the labels to the dataset, or list their columns in "
             "label_names."
         )
-    function, criterion = loss_function(trainer), trainer.criterion
     needs_labels = criterion is None and function is None and info.makes_decoder_inputs
     outputs = core.backend.models.invoke(model, inputs if needs_labels else rest)
-    divided = update.contract.sums
+    is_mean = not contract.criterion_sums
     if function is not None:
         extra = {NUM_ITEMS: num_items} if accepts(function, NUM_ITEMS) else {}
         loss = function(outputs, labels, **extra)
-        divided = divided or update.contract.func_is_share
+        is_mean = is_mean and not contract.func_divides
     elif criterion is not None:
         loss = criterion(logits_of(outputs), labels)
         loss = loss[0] if isinstance(loss, (tuple, list)) else loss
@@ -271,11 +376,10 @@ def external_loss(trainer: "Trainer", model: Any, inputs: Any, num_items: int | 
             # Given labels, a model that returns a tuple puts its own loss first.
             outputs[bool(needs_labels)] if isinstance(outputs, (tuple, list)) else logits_of(outputs),
             labels,
-            smoothing_of(core),
+            smoothing,
             info.shifts_labels,
         )
-    loss = update.of_all_processes(loss, num_items) if divided else update.weigh(loss, num_items)
-    return loss, outputs if needs_labels else _with_loss(outputs, loss)
+    return _Computed(loss, outputs, is_mean, has_loss=needs_labels)
 
 
 def _with_loss(outputs: Any, loss: Any) -> Any:

@@ -13,13 +13,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..formats import reading, schema
 from ..formats.durable import append_line
-
-if TYPE_CHECKING:
-    from .run import Run
+from .part import Part, RunContext
 
 logger = logging.getLogger(__name__)
 
@@ -28,49 +26,54 @@ POINTS = 500  # of a run, and one more for each of its checkpoints
 EVERY = 30.0  # seconds after which losses are read without a log
 
 
-class LossCurve:
+class LossCurve(Part):
     """Writes a line for every `span` steps, with the mean of their losses. A point also ends at each checkpoint, so
     that a resumed run continues exactly behind it. Only the main process writes."""
 
-    def __init__(self, skip_nonfinite: bool) -> None:
-        self._run: Run | None = None  # None: nothing is written
-        self._skip_nonfinite = skip_nonfinite
+    name = "curve"
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self.is_on = False  # something is written
+        self._skip_nonfinite = skips_nonfinite(context.args)
         self._step = 0  # the last step whose loss has been added
         self._losses: list[float] = []  # of the point that is not complete
         self.due = math.inf  # when losses should be read, even without a log
         self._failed = False
 
-    def start(self, run: "Run", step: int) -> None:
-        """Called when training starts at this step."""
-        self._step = step
-        if not run.core.trainer.state.is_world_process_zero:
+    def begin_run(self) -> None:
+        self._step = step = self.context.state.global_step
+        if not self.context.state.is_world_process_zero:
             return
-        path = _path(run)
+        path = self._path
         if step and path.is_file():
-            self._drop_later_lines(path, run.id, step)
-        if is_finer_than_log(run, step):
-            self._run, self.due = run, time.monotonic() + EVERY
+            self._drop_later_lines(path, self.context.run_id, step)
+        if is_finer_than_log(self.context, step):
+            self.is_on, self.due = True, time.monotonic() + EVERY
 
     @property
-    def is_on(self) -> bool:
-        return self._run is not None
+    def _path(self) -> Path:
+        return self.context.output_dir / NAME
+
+    def _ends_point(self) -> bool:
+        return self._step % span(self.context.plan.max_steps, self._step) == 0
 
     def extend(self, losses: Iterable[float]) -> None:
         """Add the losses of the steps that follow the last one, and write the points that are complete."""
-        if self._run is None:
+        if not self.is_on:
             return
         points = []
         for loss in losses:
             self._step += 1
             self._losses.append(loss)
-            if self._step % span(self._run.plan.max_steps, self._step) == 0:
+            if self._ends_point():
                 points.append(self._point())
         self._write(points)
 
-    def leave_out(self) -> None:
+    def add_gap(self) -> None:
         """The step that follows the last one has no loss."""
         self._step += 1
-        if self._run is not None and self._step % span(self._run.plan.max_steps, self._step) == 0:
+        if self.is_on and self._ends_point():
             self.end_point()
 
     def end_point(self) -> None:
@@ -86,12 +89,12 @@ class LossCurve:
         return {"step": self._step, "loss": float(f"{mean:.7g}") if math.isfinite(mean) else "nan"}
 
     def _write(self, points: list[dict[str, Any]]) -> None:
-        run, self.due = self._run, time.monotonic() + EVERY
-        if run is None or not points:
+        self.due = time.monotonic() + EVERY
+        if not self.is_on or not points:
             return
         points[-1]["time"] = round(time.time(), 3)  # earlier ones were not written when they were computed
-        path = _path(run)
-        lines = [json.dumps({"run": run.id, **point}).encode() for point in points]
+        path = self._path
+        lines = [json.dumps({"run": self.context.run_id, **point}).encode() for point in points]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             append_line(path, b"\n".join(lines))
@@ -126,18 +129,18 @@ def span(max_steps: int, step: int) -> int:
     return 1 << max(0, (step // POINTS).bit_length() - 1)
 
 
-def is_finer_than_log(run: "Run", step: int) -> bool:
+def is_finer_than_log(context: RunContext, step: int) -> bool:
     """Whether the curve has more points than the log, which the page shows otherwise."""
-    trainer = run.core.trainer
-    strategy = trainer.args.logging_strategy
+    plan, strategy = context.plan, context.args.logging_strategy
     if strategy == "no":
         return False
-    interval = trainer.state.logging_steps if strategy == "steps" else run.plan.steps_per_epoch
-    return interval is None or interval > span(run.plan.max_steps, step)
+    interval = context.state.logging_steps if strategy == "steps" else plan.steps_per_epoch
+    return interval is None or interval > span(plan.max_steps, step)
 
 
-def _path(run: "Run") -> Path:
-    return run.checkpointer.directory.path / NAME
+def skips_nonfinite(args: Any) -> bool:
+    """Whether losses that are not finite are left out of means."""
+    return args.logging_nan_inf_filter or args.nonfinite == "skip"
 
 
 def _kept(lines: Iterable[bytes], run_id: str, step: int) -> Iterator[bytes]:

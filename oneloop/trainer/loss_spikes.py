@@ -23,12 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import store
-from ..errors import CheckpointError, DataError, LossSpikeError, RefusedError
+from ..errors import CheckpointError, DataError, LossSpikeError, UnsupportedError
+from ..formats.schema import hex_number, integer, listing, optional, record, text
 from ..formats.structure import read_state
+from .meter import Meter
+from .part import Part, RunContext
 from .step_samples import positions_of, samples_of
 
 if TYPE_CHECKING:
-    from .internals import Internals
+    from ..checkpoint.resume import StoredRun
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +92,7 @@ class Spike:
 
 
 @dataclass(frozen=True)
-class Scheduled:
+class ScheduledCheckpoint:
     """A checkpoint that the arguments ask for: a run has it whether it was interrupted or not."""
 
     step: int
@@ -122,7 +125,7 @@ class Rollback:
 
 
 @dataclass(frozen=True)
-class Return:
+class RollbackResume:
     """What the run that begins after a rollback takes over from the one before."""
 
     checkpoint: str
@@ -135,53 +138,72 @@ class Return:
 class RolledBack(Exception):
     """Raised within a run, and caught by train(): the run goes on from a checkpoint. Not an error."""
 
-    def __init__(self, rollback: Rollback, samples: str, resume: Return) -> None:
+    def __init__(self, rollback: Rollback, samples: str, resume: RollbackResume) -> None:
         super().__init__(f"returning to checkpoint-{rollback.checkpoint}")
         self.rollback, self.samples, self.resume = rollback, samples, resume
 
     def facts(self) -> dict[str, Any]:
-        """For run.jsonl."""
+        """The facts recorded in run.jsonl."""
         made, spike = self.rollback, self.rollback.spike
         values = {"step": spike.step, "of": spike.name, "value": spike.value, "median": spike.median}
         where = {"to": f"{store.PREFIX}-{made.checkpoint}", "left_out": [made.first, made.last]}
         return values | {"limit": spike.limit} | where | {"positions": made.positions, "samples": self.samples}
 
 
-class SpikeGuard:
-    """Created for each run; without loss_spike it only leaves out the steps that a checkpoint names."""
+_SPIKE = {
+    "step": integer(1),
+    "name": text("loss|grad_norm", "loss or grad_norm"),
+    **dict.fromkeys(("value", "median", "limit"), hex_number),
+}
+_ROLLBACK = {"spike": record(_SPIKE, is_closed=True), "checkpoint": integer(), "steps": listing(integer(1), 2)}
 
-    def __init__(self, core: "Internals") -> None:
-        args = core.trainer.args
-        self.core = core
+
+class SpikeGuard(Part):
+    """Without loss_spike it only leaves out the steps that a checkpoint names."""
+
+    name = "spikes"
+    schema = {
+        "spikes": record(
+            {
+                "version": integer(1),
+                "recent": record({}, dict.fromkeys(_NAMES, listing(hex_number)), is_closed=True),
+                "rollbacks": listing(record(_ROLLBACK, {"positions": listing(integer(), 3)}, is_closed=True)),
+            },
+            {"scheduled": optional(integer(1))},
+        )
+    }
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        args = context.args
         self.mode: str = args.loss_spike
         self.is_on = self.mode != "off"
         self.ranges = {name: RunningRange(args.loss_spike_window, args.loss_spike_threshold) for name in _NAMES}
         self.rollbacks: tuple[Rollback, ...] = ()
-        self.after: Return | None = None  # this run began with a rollback
-        self.left_out: frozenset[int] = frozenset()  # steps
-        self.scheduled: Scheduled | None = None  # the last one; steps are left out down to it
+        self.skipped_steps: frozenset[int] = frozenset()  # steps
+        self.scheduled: ScheduledCheckpoint | None = None  # the last one; steps are left out down to it
         self._unread: list[tuple[int, Any, Any]] = []  # step, loss and norm, still on the device
         self._count = 0  # reported since train() was called
         self._last = -1  # the step of the last one
+        if context.rolled_back is not None:
+            self._skip_steps_of(context.rolled_back.rollbacks)
 
-    # -- before the first step
+    @property
+    def is_active(self) -> bool:
+        return self.is_on
 
-    def begin_after(self, resume: Return) -> None:
-        """Called when the run begins with a rollback."""
-        self.after = resume
-        self._leave_out(resume.rollbacks)
-
-    def check(self, loader: Any) -> None:
+    def plan_ready(self) -> None:
         """Raise an error if the run could not return to a checkpoint."""
-        trainer = self.core.trainer
+        trainer = self.context.trainer
         if self.mode != "rollback":
             return
         name = type(trainer).__name__
-        if self.core.extensions.generates_data:
-            raise RefusedError(
+        if self.context.extensions.generates_data:
+            raise UnsupportedError(
                 f"loss_spike='rollback' cannot be used with {name}, which generates its training data for several "
                 "steps at once: those of one step cannot be left out. Use loss_spike='warn'."
             )
+        loader = self.context.plan.loader
         for what, given in (("train_dataset", trainer.train_dataset), ("the training loader", loader)):
             if isinstance(given, Iterator):
                 raise DataError(
@@ -191,25 +213,27 @@ class SpikeGuard:
 
     # -- called in each step
 
-    def add(self, step: int, loss: Any, norm: Any) -> None:
-        """Called after an update, with values that may be on the device."""
+    def end_update(self, step: int, loss: Any) -> None:
         if loss is not None:
-            self._unread.append((step, loss, norm))
+            self._unread.append((step, loss, self.context.engine.norm))
 
-    def look(self, if_due: bool = False) -> None:
+    def check_pending(self) -> None:
+        self.check_step(False)  # a checkpoint that follows a spike could not undo it
+
+    def check_step(self, may_wait: bool) -> None:
         """Read the values of the steps since the last call, and report a spike or roll the run back. A host sync and,
-        on several processes, a collective. `if_due`: only if a few steps have passed."""
-        if len(self._unread) < (READ_EVERY if if_due else 1):
+        on several processes, a collective."""
+        if len(self._unread) < (READ_EVERY if may_wait else 1):
             return
         for step, values in self._read():
             spike = self._spike_of(step, values)
             for name, value in values.items():
                 self.ranges[name].add(value)
             if spike is not None:
-                self._found(spike)
+                self._handle_spike(spike)
 
     def _read(self) -> list[tuple[int, dict[str, float]]]:
-        tensors, processes = self.core.backend.tensors, self.core.processes
+        tensors, processes = self.context.backend.tensors, self.context.processes
         unread, self._unread = self._unread, []
         losses = tensors.scalars([loss for _, loss, _ in unread]).tolist()
         on_device = [norm for *_, norm in unread if tensors.is_tensor(norm)]
@@ -221,7 +245,7 @@ class SpikeGuard:
             for (step, *_), *values in zip(unread, losses, norms)
         ]
         # Sums may be rounded differently: all processes decide by the values of the main process.
-        return processes.broadcast_object(rows) if processes.size > 1 else rows
+        return rows if self.context.mesh.is_single else processes.broadcast_object(rows)
 
     def _spike_of(self, step: int, values: dict[str, float]) -> Spike | None:
         for name, value in values.items():
@@ -232,9 +256,9 @@ class SpikeGuard:
 
     # -- a spike
 
-    def _found(self, spike: Spike) -> None:
-        run = self.core.run
-        found = self._way_back(spike.step) if self.mode == "rollback" else None
+    def _handle_spike(self, spike: Spike) -> None:
+        run = self.context
+        found = self._checkpoint_to_return_to(spike.step) if self.mode == "rollback" else None
         samples = samples_of(run.plan, spike.step)
         if found is None:
             self._report(spike, samples)
@@ -245,15 +269,16 @@ class SpikeGuard:
         positions = (at[0][0], at[0][1], at[-1][2]) if together else None
         rollback = Rollback(spike, saved, first, spike.step, positions)
         self._check_limit(rollback, samples, path)
-        run.step_end.leave_if_interrupted()  # the resumed run will find the spike again
+        run.exit_if_interrupted()  # the resumed run will find the spike again
         which = f"step {first}" if first == spike.step else f"steps {first} to {spike.step}"
         logger.warning(
             "%s. Returning to %s; the samples of %s are left out. Samples of step %d: %s.",
             spike, path, which, spike.step, samples,
         )  # fmt: skip
         run.checkpointer.undo_after(saved)
-        began = run.meter.started, run.meter.first_step
-        resume = Return(str(path), run.id, run.events.parent_id, began, (*self.rollbacks, rollback))
+        meter = run.parts.of(Meter)
+        began = meter.started, meter.first_step
+        resume = RollbackResume(str(path), run.run_id, run.events.parent_id, began, (*self.rollbacks, rollback))
         raise RolledBack(rollback, samples, resume)
 
     def _report(self, spike: Spike, samples: str) -> None:
@@ -264,17 +289,17 @@ class SpikeGuard:
         why = "loss_spike='warn'" if self.mode == "warn" else "there is no complete checkpoint to return to"
         logger.warning("%s. Samples of this step: %s. Training continues (%s).", spike, samples, why)
         facts = {name: value for name, value in asdict(spike).items() if name not in ("step", "name")}
-        self.core.run.events.add("loss_spike", step=spike.step, of=spike.name, **facts, samples=samples)
+        self.context.events.add("loss_spike", step=spike.step, of=spike.name, **facts, samples=samples)
 
-    def _way_back(self, spike: int) -> tuple[Path, int, int] | None:
+    def _checkpoint_to_return_to(self, spike: int) -> tuple[Path, int, int] | None:
         """The checkpoint to return to, its step, and the first step to leave out; None if the arguments have asked for
         no checkpoint yet, or it is not complete. A collective."""
-        checkpointer, processes = self.core.run.checkpointer, self.core.processes
+        checkpointer, processes = self.context.checkpointer, self.context.processes
         checkpointer.wait()  # it may still be written in the background
         scheduled = self.scheduled
         if scheduled is None or scheduled.step >= spike:
             return None
-        first = max(scheduled.step, spike - self.core.trainer.args.loss_spike_skip_steps) + 1
+        first = max(scheduled.step, spike - self.context.trainer.args.loss_spike_skip_steps) + 1
         found = processes.run_on_main(lambda: self._complete_before(first), "looking for the last checkpoint")
         if found is None or found[1] < first:
             return None if found is None else (*found, first)
@@ -288,20 +313,20 @@ class SpikeGuard:
     def _complete_before(self, first: int) -> tuple[Path, int] | None:
         """The last checkpoint, or the last one that the arguments ask for if the steps to leave out begin before the
         last; and its step. None if neither is complete."""
-        run, last = self.core.run, self.core.run.checkpointer.last_saved
+        run, last = self.context, self.context.checkpointer.last_saved
         assert self.scheduled is not None and last is not None
         newest, earlier = run.checkpointer.directory.resolve(last), self.scheduled.path
         step = None if store.problems(newest) else read_state(newest)["global_step"]
         if step is not None and step < first:
             return newest, step
         # A directory may hold a checkpoint of that name from another run.
-        is_own = (store.read_manifest(earlier) or {}).get("run_id") in (run.id, run.events.parent_id)
+        is_own = (store.read_manifest(earlier) or {}).get("run_id") in (run.run_id, run.events.parent_id)
         if earlier != newest and is_own and not store.problems(earlier):
             return earlier, self.scheduled.step
         return None if step is None else (newest, step)
 
     def _check_limit(self, rollback: Rollback, samples: str, path: Path) -> None:
-        limit = self.core.trainer.args.loss_spike_limit
+        limit = self.context.trainer.args.loss_spike_limit
         assert self.scheduled is not None
         before = [each for each in self.rollbacks if each.spike.step > self.scheduled.step]
         if len(before) < limit:
@@ -316,45 +341,41 @@ class SpikeGuard:
 
     # -- checkpoints
 
-    @property
-    def is_scheduled(self) -> bool:
-        """Whether the arguments ask for a checkpoint now: by its step, its epoch, or for being the best."""
-        run, args, state = self.core.run, self.core.trainer.args, self.core.trainer.state
-        if run.checkpointer.best.is_new and (args.load_best_model_at_end or args.save_strategy == "best"):
-            return True
-        if args.save_strategy == "steps":
-            return run.plan.is_over(state.global_step) or state.global_step % max(1, state.save_steps) == 0
-        return args.save_strategy == "epoch" and run.position.epoch_ended
-
-    def saved(self, step: int, path: Path) -> None:
-        """Called when a checkpoint that the arguments ask for is complete."""
-        self.scheduled = Scheduled(step, path)
+    def checkpoint_saved(self, step: int, path: Path, is_scheduled: bool) -> None:
+        if is_scheduled:
+            self.scheduled = ScheduledCheckpoint(step, path)
 
     @property
-    def leaves_out_more(self) -> bool:
+    def skips_steps_before_spike(self) -> bool:
         """Whether the steps before a spike are left out too. They may precede a checkpoint that is not scheduled."""
-        return self.mode == "rollback" and self.core.trainer.args.loss_spike_skip_steps > 1
+        return self.mode == "rollback" and self.context.trainer.args.loss_spike_skip_steps > 1
 
-    @property
-    def needed(self) -> Path | None:
+    def checkpoint_to_keep(self) -> Path | None:
         """The checkpoint that a return may need beside the last one, if that was saved for another reason."""
-        return self.scheduled.path if self.leaves_out_more and self.scheduled is not None else None
+        return self.scheduled.path if self.skips_steps_before_spike and self.scheduled is not None else None
 
-    def resumed_from(self, path: Path, step: int, stored: Mapping[str, Any]) -> None:
+    def load_from_other_trainer(self, path: Path, state: Mapping[str, Any]) -> None:
+        self._return_to(path, {})
+
+    def _return_to(self, path: Path, stored: Mapping[str, Any]) -> None:
         """`stored`: what the checkpoint has of spikes. If it does not say which one was the last that the arguments
         asked for, it is taken for that itself."""
+        path, step = self.context.checkpointer.directory.resolve(path), self.context.state.global_step
         scheduled = stored.get("scheduled", step)
         if scheduled is None or scheduled == step:
-            self.scheduled = None if scheduled is None else Scheduled(step, path)
+            self.scheduled = None if scheduled is None else ScheduledCheckpoint(step, path)
         else:
-            self.scheduled = Scheduled(scheduled, path.with_name(f"{store.PREFIX}-{scheduled}"))
+            self.scheduled = ScheduledCheckpoint(scheduled, path.with_name(f"{store.PREFIX}-{scheduled}"))
 
-    def _leave_out(self, rollbacks: tuple[Rollback, ...]) -> None:
+    def _skip_steps_of(self, rollbacks: tuple[Rollback, ...]) -> None:
         self.rollbacks = rollbacks
-        self.left_out = frozenset(step for each in rollbacks for step in range(each.first, each.last + 1))
+        self.skipped_steps = frozenset(step for each in rollbacks for step in range(each.first, each.last + 1))
+
+    def properties(self) -> dict[str, Any]:
+        names = ("loss_spike", "loss_spike_threshold", "loss_spike_window", "loss_spike_skip_steps")
+        return {name: getattr(self.context.args, name) for name in names if self.mode == "rollback"}
 
     def state(self) -> dict[str, Any]:
-        """For run.json; nothing for a run that has no use for it."""
         if not self.is_on and not self.rollbacks:
             return {}
         recent = {name: [value.hex() for value in known.recent] for name, known in self.ranges.items()}
@@ -362,13 +383,16 @@ class SpikeGuard:
         found = {"version": VERSION, "recent": recent, "rollbacks": rollbacks}
         if self.mode == "rollback":
             before = None if self.scheduled is None else self.scheduled.step
-            found["scheduled"] = self.core.trainer.state.global_step if self.is_scheduled else before
+            is_scheduled = self.context.checkpointer.is_scheduled
+            found["scheduled"] = self.context.state.global_step if is_scheduled else before
         return {"spikes": found}
 
-    def load_state(self, stored: Mapping[str, Any] | None, step: int, fits: bool) -> None:
-        """`fits`: the samples of a step are those that they were when the checkpoint of this step was written."""
-        if stored is None:
-            return
+    def load(self, stored: dict[str, Any], source: "StoredRun") -> None:
+        if (spikes := stored.get("spikes")) is not None:
+            self._load(spikes, source)
+        self._return_to(source.path, spikes or {})
+
+    def _load(self, stored: Mapping[str, Any], source: "StoredRun") -> None:
         if stored["version"] != VERSION:
             raise CheckpointError(
                 f"the checkpoint has loss spikes of version {stored['version']}, but this release of oneloop reads "
@@ -377,12 +401,15 @@ class SpikeGuard:
         for name, known in self.ranges.items():
             for value in stored["recent"].get(name, ()):
                 known.add(float.fromhex(value))
-        rollbacks = tuple(map(Rollback.from_json, stored["rollbacks"])) if self.after is None else self.rollbacks
+        rollbacks = self.rollbacks
+        if self.context.rolled_back is None:
+            rollbacks = tuple(map(Rollback.from_json, stored["rollbacks"]))
+        step = self.context.state.global_step
         later = [each for each in rollbacks if each.last > step]
-        if later and not fits:
+        if later and not source.same_samples:
             logger.warning(
                 "The checkpoint leaves out the samples of later steps because of loss spikes, but the dataset or the "
                 "number of samples in an update is another one now: they are not left out."
             )
             rollbacks = tuple(each for each in rollbacks if each.last <= step)
-        self._leave_out(rollbacks)
+        self._skip_steps_of(rollbacks)

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from ..backends._common.mindspore_datasets import is_pipeline, makes_batches
+from ..backends._common.mindspore_datasets import is_pipeline, yields_batches
 from ..errors import ArgumentError, DataError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def training_set(dataset: Any, map_fn: Any) -> Any:
             f"map_fn requires a mindspore.dataset dataset, but train_dataset is a {type(dataset).__name__}: use its "
             "own map(), or pass a data_collator."
         )
-    if makes_batches(dataset):
+    if yields_batches(dataset):
         logger.warning("Ignoring map_fn: the training dataset is already batched.")
         return dataset
     columns = dataset.get_col_names()
@@ -46,7 +46,7 @@ def evaluation_sets(datasets: Any, map_fn: Any) -> Any:
         return datasets
     if isinstance(datasets, dict):
         return {name: evaluation_sets(each, map_fn) for name, each in datasets.items()}
-    if not is_pipeline(datasets) or makes_batches(datasets):
+    if not is_pipeline(datasets) or yields_batches(datasets):
         return datasets
     raw = set(_names(map_fn.input_columns)) <= set(datasets.get_col_names())
     done = set(_names(map_fn.output_columns)) <= set(datasets.get_col_names())

@@ -4,16 +4,19 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..formats.schema import hex_number, integer, number, record
 from ..introspect import is_overridden
-from .loss_curve import LossCurve
-from .loss_spikes import SpikeGuard
+from .loss_curve import LossCurve, skips_nonfinite
+from .part import Part, RunContext
 from .peak_flops import peak_flops
 
 if TYPE_CHECKING:
-    from .internals import Internals
-    from .source_meter import SourceMeter
+    from ..checkpoint.resume import StoredRun
 
 logger = logging.getLogger(__name__)
 
@@ -22,69 +25,84 @@ THROUGHPUT = ("tokens_per_second", "useful_tokens_per_second", "mfu", "data_wait
 _UNKNOWN = object()
 
 
-class LossMeter:
+class LossMeter(Part):
     """Averages the losses of updates. They stay on the device until a log or a checkpoint needs them: reading a loss is
     a host sync, which in every step would keep the device waiting."""
 
-    def __init__(self, backend: Any, skip_nonfinite: bool) -> None:
-        self.backend = backend
-        self.skip_nonfinite = skip_nonfinite
+    name = "losses"
+    schema = {
+        "losses": record(
+            {"total": hex_number, "since_log": hex_number, "steps": integer(), "steps_since_log": integer()},
+            {"lost": integer(), "lost_since_log": integer()},
+        )
+    }
+    required = ("losses",)
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self.skip_nonfinite = skips_nonfinite(context.args)
         self.total = 0.0  # of the whole run
         self.since_log = 0.0
         self.steps_since_log = 0
         self.steps = 0
-        # Steps that count in no average, since none of the losses that were read together was finite.
+        # Steps whose loss is not finite, if those are left out of averages: since the last log, and all of a log
+        # without any finite loss.
         self.lost_since_log = 0
         self.lost = 0
         self._unread: list[Any] = []
-        self.curve = LossCurve(skip_nonfinite)
+        self.curve = context.parts.of(LossCurve)
         self._in_curve = 0  # of the unread ones
 
-    def add(self, loss: Any) -> None:
+    def end_update(self, step: int, loss: Any) -> None:
         self._unread.append(loss)
         if len(self._unread) >= 512:
             self.read()
         elif time.monotonic() >= self.curve.due:
-            self.show()
+            self.extend_curve()
 
-    def leave_out(self) -> None:
-        """A step has no loss, since its samples are left out. Those before are read: the curve counts the steps."""
+    def skip_step(self, step: int) -> None:
+        """The losses before it are read: the curve counts the steps."""
         self.read()
-        self.curve.leave_out()
+        self.curve.add_gap()
 
     def read(self) -> None:
         """Host sync: add the losses on the device to the sums."""
         if not self._unread:
             return
-        tensors, count = self.backend.tensors, len(self._unread)
+        tensors, count = self.context.backend.tensors, len(self._unread)
         read = tensors.scalars(self._unread)
         self.curve.extend(read[self._in_curve :].tolist())
-        values = tensors.total(read, self.skip_nonfinite)
         self._unread, self._in_curve = [], 0
-        if self.skip_nonfinite and math.isnan(values):
-            self.lost_since_log += count
-            self.lost += count
-            return
-        self.since_log += values
-        self.total += values
-        self.steps_since_log += count
-        self.steps += count
+        if self.skip_nonfinite:
+            read = read[np.isfinite(read)]
+            self.lost_since_log += count - len(read)
+            count = len(read)
+        if count:
+            values = tensors.total(read)
+            self.since_log += values
+            self.total += values
+            self.steps_since_log += count
+            self.steps += count
 
-    def show(self) -> None:
+    def extend_curve(self) -> None:
         """Host sync: add the losses on the device to the curve only. The sums are always those of the same groups of
         losses, so that logs do not depend on how long a step takes."""
         if self.curve.is_on:
-            self.curve.extend(self.backend.tensors.scalars(self._unread[self._in_curve :]).tolist())
+            self.curve.extend(self.context.backend.tensors.scalars(self._unread[self._in_curve :]).tolist())
             self._in_curve = len(self._unread)
 
-    def take(self) -> float | None:
+    def pop_average(self) -> float | None:
         """The average since the last call; NaN if no loss was finite, None if there was no step."""
         self.read()
         lost, self.lost_since_log = self.lost_since_log, 0
         if self.steps_since_log == 0:
+            self.lost += lost
             return math.nan if lost else None
         average = self.since_log / self.steps_since_log
         self.since_log, self.steps_since_log = 0.0, 0
+        # A loss that is not finite counts as the average of its log, however often losses were read since the last one.
+        self.total += lost * average
+        self.steps += lost
         return average
 
     @property
@@ -96,47 +114,59 @@ class LossMeter:
         """At the end of the run: the average over all of it, across resumes; NaN if no loss was finite."""
         self.read()
         self.curve.end_point()
-        if self.lost and not self.steps:
+        if (self.lost or self.lost_since_log) and not self.steps:
             return math.nan
-        return self.total / max(1, self.steps)
+        lost = self.lost_since_log if self.steps_since_log else 0
+        total = self.total + lost * (self.since_log / max(1, self.steps_since_log))
+        return total / max(1, self.steps + lost)
+
+    def fail_run(self) -> None:
+        """Write the losses since the last log to the curve, which tell most about the error."""
+        self.extend_curve()
+        self.curve.end_point()
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
         self.read()
         self.curve.end_point()
         sums = {"total": self.total, "since_log": self.since_log}
         counts = {"steps_since_log": self.steps_since_log, "steps": self.steps}
-        if self.lost:
+        if self.lost or self.lost_since_log:
             counts |= {"lost_since_log": self.lost_since_log, "lost": self.lost}
-        return {key: float(value).hex() for key, value in sums.items()} | counts
+        return {"losses": {key: float(value).hex() for key, value in sums.items()} | counts}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load(self, stored: dict[str, Any], source: "StoredRun") -> None:
+        state = stored["losses"]
         self.total, self.since_log = float.fromhex(state["total"]), float.fromhex(state["since_log"])
         self.steps_since_log, self.steps = state["steps_since_log"], state["steps"]
         self.lost_since_log, self.lost = state.get("lost_since_log", 0), state.get("lost", 0)
 
 
-class WorkMeter:
+class WorkMeter(Part):
     """Tokens and floating-point operations of a run, counted on the host."""
 
-    def __init__(self, core: "Internals") -> None:
-        self.core = core
-        self.mode = token_counting(core.trainer.args)  # no, all or non_padding
-        self.by_override = is_overridden(core.trainer, "floating_point_ops")
+    name = "work"
+    schema = {"work": record({"tokens": integer(), "flops": number(0), "unpadded": integer()})}
+    required = ("work",)
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self.mode = token_counting(context.args)  # no, all or non_padding
+        self.by_override = is_overridden(context.trainer, "floating_point_ops")
         self.tokens = 0
         self.flops = 0.0
         self.unpadded = 0
         self._unread: list[Any] = []  # counts of unpadded tokens, still on the device
         self.totals: tuple[int, float, int] = (0, 0.0, 0)  # of all processes, at the last collective
 
-    def add(self, inputs: Any) -> None:
-        """Count a micro-batch."""
-        if self.by_override:
-            self.flops += float(self.core.trainer.floating_point_ops(inputs))
-        else:
-            self.tokens += self.tokens_in(inputs)
-        if self.mode == "non_padding":
-            self._add_unpadded(inputs)
+    def end_accumulation(self, micro_batches: list[Any]) -> None:
+        """Count the micro-batches; only now, so that a repeated step counts once."""
+        for inputs in micro_batches:
+            if self.by_override:
+                self.flops += float(self.context.trainer.floating_point_ops(inputs))
+            else:
+                self.tokens += self.tokens_in(inputs)
+            if self.mode == "non_padding":
+                self._add_unpadded(inputs)
 
     def tokens_in(self, inputs: Any) -> int:
         """Tokens of a batch, with padding; 0 without a main input."""
@@ -150,14 +180,14 @@ class WorkMeter:
             return None
         useful = getattr(inputs, "useful_tokens", None)
         if useful is not None:  # packed documents
-            return self.core.backend.tensors.from_numpy(useful)
-        mask, pad = inputs.get("attention_mask"), getattr(self.core.trainer.processing_class, "pad_token_id", None)
+            return self.context.backend.tensors.from_numpy(useful)
+        mask, pad = inputs.get("attention_mask"), getattr(self.context.trainer.processing_class, "pad_token_id", None)
         if mask is not None and len(mask.shape) == 2:
             return mask.sum(1)
         return (main == main if pad is None else main != pad).sum(1)
 
     def _main_input(self, inputs: Any) -> Any:
-        return inputs.get(self.core.model_info.main_input_name) if isinstance(inputs, Mapping) else None
+        return inputs.get(self.context.model_info.main_input_name) if isinstance(inputs, Mapping) else None
 
     def _add_unpadded(self, inputs: Any) -> None:
         """include_num_input_tokens_seen="non_padding": by the attention mask, or by the pad token."""
@@ -167,13 +197,13 @@ class WorkMeter:
             return
         mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
         main = self._main_input(inputs)
-        pad = getattr(self.core.trainer.processing_class, "pad_token_id", None)
+        pad = getattr(self.context.trainer.processing_class, "pad_token_id", None)
         if mask is not None:
             self._unread.append(mask.sum())
         elif main is not None and pad is not None:
             self._unread.append((main != pad).sum())
         elif main is not None:
-            if self.core.run.events.first_time("padding unknown", ""):
+            if self.context.events.is_first_report("padding unknown", ""):
                 logger.warning(
                     "include_num_input_tokens_seen='non_padding', but a batch has no attention_mask and there is no "
                     "tokenizer with a pad token: all tokens are counted. Pass processing_class=, or add the mask."
@@ -184,16 +214,16 @@ class WorkMeter:
 
     def _read(self) -> None:
         """Host sync: read the counts from the device, at a log, a save or every 512 micro-batches."""
-        tensors = self.core.backend.tensors
+        tensors = self.context.backend.tensors
         self.unpadded += int(tensors.total(tensors.scalars(self._unread)))
         self._unread = []
 
     def store(self, state: Any) -> None:
-        """Store the counts of all processes in the state. A collective on several processes."""
+        """Store the counts of all batches in the state. A collective on several processes."""
         if self.mode == "non_padding":
             self._read()
         tokens, flops, unpadded = self.totals = self._of_all()
-        state.total_flos = flops if self.by_override else 6.0 * tokens * self.core.model_info.matrix_parameters
+        state.total_flos = flops if self.by_override else 6.0 * tokens * self.context.model_info.matrix_parameters
         if self.mode == "non_padding":
             state.num_input_tokens_seen = unpadded
         elif self.mode == "all":
@@ -201,42 +231,43 @@ class WorkMeter:
 
     def _of_all(self) -> tuple[int, float, int]:
         own = (self.tokens, self.flops, self.unpadded)
-        if self.core.processes.size == 1:
+        if self.context.mesh.is_single:
             return own
-        tokens, flops, unpadded = map(sum, zip(*self.core.processes.all_gather(own)))
+        rows = self.context.mesh.per_batch(self.context.processes.all_gather(own))
+        tokens, flops, unpadded = map(sum, zip(*rows))
         return int(tokens), flops, int(unpadded)
 
-    def own_counts(self) -> tuple[int, float, int]:
+    def local_counts(self) -> tuple[int, float, int]:
         """Tokens, operations, and tokens without padding (0 if they are not counted) of this process so far."""
         if self.mode == "non_padding":
             self._read()
-        flops = self.flops if self.by_override else 6.0 * self.tokens * self.core.model_info.matrix_parameters
+        flops = self.flops if self.by_override else 6.0 * self.tokens * self.context.model_info.matrix_parameters
         return self.tokens, flops, self.unpadded if self.mode == "non_padding" else 0
 
     def state(self) -> dict[str, Any]:
-        return dict(zip(("tokens", "flops", "unpadded"), self.totals))
+        return {"work": dict(zip(("tokens", "flops", "unpadded"), self.totals))}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        if self.core.processes.is_main:  # the stored counts are sums over all processes
+    def load(self, stored: dict[str, Any], source: "StoredRun") -> None:
+        state = stored["work"]
+        if self.context.mesh.batch_index == 0:  # the stored counts are sums over all batches
             self.tokens, self.flops, self.unpadded = state["tokens"], state["flops"], state["unpadded"]
 
-    def start_from(self, flops: float, tokens: int) -> None:
-        """The counts of a run that another trainer started. Without tokens, they are estimated from the operations."""
+    def load_from_other_trainer(self, path: Path, state: Mapping[str, Any]) -> None:
+        """Without tokens, they are estimated from the operations."""
+        flops, tokens = float(state.get("total_flos") or 0.0), int(state.get("num_input_tokens_seen") or 0)
         self.flops, self.tokens, self.unpadded = flops, tokens, tokens
-        if not tokens and self.core.model_info.matrix_parameters:
-            self.tokens = round(flops / (6 * self.core.model_info.matrix_parameters))
+        if not tokens and self.context.model_info.matrix_parameters:
+            self.tokens = round(flops / (6 * self.context.model_info.matrix_parameters))
 
 
-class Meter:
-    """What a run measures: losses, work and time."""
+class Meter(Part):
+    """Time, speed and memory of a run."""
 
-    def __init__(self, core: "Internals") -> None:
-        args = core.trainer.args
-        self.core = core
-        self.losses = LossMeter(core.backend, args.logging_nan_inf_filter or args.nonfinite == "skip")
-        self.work = WorkMeter(core)
-        self.spikes = SpikeGuard(core)
-        self.sources: SourceMeter | None = None  # for a Mixture
+    name = "meter"
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self.work = context.parts.of(WorkMeter)
         self.started = time.time()
         self.first_step = 0  # with which train() started
         self.figures: dict[str, float] = {}  # speed and memory, while a log is being written
@@ -245,24 +276,19 @@ class Meter:
         self._waited = 0.0  # seconds since then in which training waited for data
         self._peak: Any = _UNKNOWN  # operations per second of the device
 
-    def start(self, step: int) -> None:
-        """Called when training starts. After a rollback, the figures of train() are still those of all of it."""
-        before = self.spikes.after
+    def begin_run(self) -> None:
+        """After a rollback, the figures of train() are still those of all of it."""
+        step, before = self.context.state.global_step, self.context.rolled_back
         self.started, self.first_step = (time.time(), step) if before is None else before.began
         self._logged = (time.perf_counter(), step)
-        self._work_logged, self._waited = self.work.own_counts(), 0.0
-        self.losses.curve.start(self.core.run, step)
-
-    def follow(self, sources: "SourceMeter | None") -> None:
-        """Called when the loader of the run is known."""
-        self.sources = sources
+        self._work_logged, self._waited = self.work.local_counts(), 0.0
 
     @property
     def logged_step(self) -> int:
         """The step of the last log."""
         return self._logged[1]
 
-    def leave_out(self, seconds: float) -> None:
+    def exclude_time(self, seconds: float) -> None:
         """Exclude time spent on evaluation from the training speed."""
         self._logged = (self._logged[0] + seconds, self._logged[1])
 
@@ -272,14 +298,14 @@ class Meter:
         before, self._logged = self._logged, (now, step)
         return now - before[0], step - before[1]
 
-    def waited_for_data(self, seconds: float) -> None:
+    def add_data_wait(self, seconds: float) -> None:
         """Called after the micro-batches of an update were fetched."""
         self._waited += seconds
 
     def measure(self, seconds: float, steps: int, samples: int) -> None:
         """Compute speed and memory for the current log. They are counted on the host; if tokens without padding are
         counted, those since the last log are read from the device (a host sync)."""
-        before, self._work_logged = self._work_logged, self.work.own_counts()
+        before, self._work_logged = self._work_logged, self.work.local_counts()
         waited, self._waited = self._waited, 0.0
         tokens, flops, unpadded = (now - then for now, then in zip(self._work_logged, before))
         figures: dict[str, float] = {"memory_bytes": resident_bytes()}
@@ -293,7 +319,7 @@ class Meter:
             figures["useful_tokens_per_second"] = round(unpadded / seconds, 1)
         if flops > 0 and seconds > 0 and self._peak_flops:
             figures["mfu"] = round(flops / seconds / self._peak_flops, 6)
-        memory, device = self.core.backend.memory, self.core.trainer.args.device
+        memory, device = self.context.backend.memory, self.context.args.device
         for name, value in (("device_memory", memory.allocated(device)), ("device_peak", memory.peak(device))):
             if value is not None:
                 figures[f"{name}_bytes"] = int(value)
@@ -302,7 +328,7 @@ class Meter:
     @property
     def _peak_flops(self) -> float | None:
         if self._peak is _UNKNOWN:
-            args, devices = self.core.trainer.args, self.core.backend.devices
+            args, devices = self.context.args, self.context.backend.devices
             self._peak = peak_flops(args.device_peak_flops, devices.title(args.device), args.bf16 or args.fp16)
         return self._peak
 
@@ -310,7 +336,7 @@ class Meter:
         """The figures of the current log for log_throughput."""
         return {f"train_{name}": self.figures[name] for name in THROUGHPUT if name in self.figures}
 
-    def forget_figures(self) -> None:
+    def clear_figures(self) -> None:
         """Called after the log is written."""
         self.figures = {}
 

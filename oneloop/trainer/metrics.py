@@ -8,7 +8,7 @@ from ..formats.reading import json_object
 from ..secrets import clean
 
 if TYPE_CHECKING:
-    from .internals import Internals
+    from .core import Core
 
 
 def hide_secrets(logs: dict[str, Any]) -> None:
@@ -22,7 +22,7 @@ class MetricsMethods:
 
     if TYPE_CHECKING:  # what Trainer has
         is_world_process_zero: Callable[[], bool]
-        _oneloop: "Internals"
+        _oneloop: "Core"
 
     def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Values in readable form: memory in MB, durations as time, operations in GF."""
@@ -73,4 +73,4 @@ class MetricsMethods:
             if combined:
                 path = folder / "all_results.json"
                 write_json(path, json_object(path) | metrics)
-        self._oneloop.run.checkpointer.directory.storage.upload_files()
+        self._oneloop.run.storage.upload_files()

@@ -30,7 +30,7 @@ class ModelInfo:
         """`models` is the backend's module of that name."""
         base, declared = models.base_of(model), models.shifts_labels(model)
         return cls(
-            shifts_labels=models.seems_to_shift(model) if declared is None else declared,
+            shifts_labels=models.guess_label_shift(model) if declared is None else declared,
             is_shift_guessed=declared is None,
             keeps_first_label=declared is False,
             returns_loss=returns_loss_by_default(models.forward_of(model)),

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import behaviour
-from ..backends._common.helpers import some
-from .averages import WeightAverage
+from ..backends._common.helpers import preview
 
 if TYPE_CHECKING:
-    from .internals import Internals
+    from .core import Core
 
 logger = logging.getLogger(__name__)
 
@@ -19,25 +18,24 @@ logger = logging.getLogger(__name__)
 class Modes:
     """Created for each run.
 
-    As in transformers, an evaluation leaves the model in evaluation mode until training goes on: `log`, `on_evaluate`
+    An evaluation leaves the model in evaluation mode until training goes on: `log`, `on_evaluate`
     and `on_save` of the same step can tell from `model.training` that an evaluation came before. Layers that were in
     evaluation mode before it, such as a frozen batch norm, stay in it.
     """
 
-    def __init__(self, core: "Internals") -> None:
+    def __init__(self, core: "Core") -> None:
         self.core = core
-        self.average = WeightAverage(core)
         self.paused: list[Any] = []  # layers that return to training mode when training goes on
         self.waiting = True  # train() has to be called before the next micro-batch
         self.begun = False
         self.gradients: Any = None  # a state for scripts: an update sets `sync_gradients` in it
 
     def start(self) -> None:
-        """At the start of train()."""
+        """Called at the start of train()."""
         self.gradients = self.core.extensions.gradient_state()
 
     def stop(self) -> None:
-        """At the end of train(), which may be an error in the middle of an update."""
+        """Called at the end of train(), also after an error in the middle of an update."""
         if self.gradients is not None:
             self.gradients.sync_gradients = True
 
@@ -56,7 +54,7 @@ class Modes:
         self.restore()
         if not self.begun:
             self._begin()
-        # An optimizer with modes is switched each time, as in transformers: a callback may have changed its mode.
+        # An optimizer with modes is switched each time: a callback may have changed its mode.
         self.waiting = _switch(self.core.trainer.optimizer, "train")
 
     def _begin(self) -> None:
@@ -65,14 +63,16 @@ class Modes:
         those that look forgotten are named."""
         self.begun = True
         models, trainer = self.core.backend.models, self.core.trainer
-        is_pretrained = not models.base_of(trainer.model).training  # PEFT's wrapper around it is in training mode
+        is_pretrained = not models.base_of(
+            trainer.model
+        ).training  # the wrapper of an adapter around it is in training mode
         if is_pretrained or behaviour.current().every_layer_trains:
             models.train_mode(trainer.model_wrapped, every_layer=True)
         elif layers := models.layers_in_eval(trainer.model):
             logger.warning(
                 "These layers are trained in evaluation mode, without dropout: %s. from_pretrained leaves a model in "
                 "it. Call model.train() before train(), unless you mean it.",
-                some(layers),
+                preview(layers),
             )
 
     def finish(self) -> None:

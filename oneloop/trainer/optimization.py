@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from ..backends._common.helpers import from_factory, given_groups, is_factory, parameter_groups
 from ..errors import ArgumentError, ModelError
 from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
-from .internals import internals_of
+from .core import core_of
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def build_optimizer(trainer: "Trainer", model: Any) -> Any:
     """An optimizer over the trainable parameters of the model: of optimizer_cls_and_kwargs, or of args.optim."""
-    core = internals_of(trainer)
+    core = core_of(trainer)
     cls, options = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, model)
     if is_factory(cls):
         return from_factory(cls, model, options, core.backend.optimizers.is_optimizer)
@@ -27,7 +27,7 @@ def build_optimizer(trainer: "Trainer", model: Any) -> Any:
 
 def _groups_of(trainer: "Trainer", model: Any) -> list[dict[str, Any]]:
     """The parameter groups of a model, with and without weight decay."""
-    backend = internals_of(trainer).backend
+    backend = core_of(trainer).backend
     named = backend.models.named_parameters(model)
     if not named:
         raise ModelError("the model has no trainable parameters. Check requires_grad and frozen layers.")
@@ -37,15 +37,15 @@ def _groups_of(trainer: "Trainer", model: Any) -> list[dict[str, Any]]:
 
 def build_scheduler(trainer: "Trainer", optimizer: Any, num_training_steps: int) -> Any:
     """The schedule of args.lr_scheduler_type; without an optimizer, one to create it with."""
-    args, backend = trainer.args, internals_of(trainer).backend
-    own = backend.optimizers.own_schedule(optimizer)
+    args, backend = trainer.args, core_of(trainer).backend
+    own = backend.optimizers.attached_schedule(optimizer)
     if own is not None:  # the user's optimizer was created with its schedule
         return own
     name = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
     options = dict(args.lr_scheduler_kwargs or {})
     if optimizer is None:
         factor = _factor(args, name, num_training_steps, args.learning_rate, options)
-        return backend.optimizers.schedule_alone(args.learning_rate, factor)
+        return backend.optimizers.make_standalone_schedule(args.learning_rate, factor)
     if follows_metric(name):
         options.setdefault("mode", "max" if args.greater_is_better else "min")
         rule = make_metric_schedule(name, backend.optimizers.learning_rates(optimizer), **options)

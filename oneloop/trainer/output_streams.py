@@ -49,8 +49,8 @@ class SurvivingStream:
 
 @contextlib.contextmanager
 def surviving(lost: Callable[[str], None]) -> Iterator[None]:
-    """Within it, a dead or closed stdout or stderr stops nothing; `lost` is called with the name of each, once. A
-    process that was started without them has streams that lead nowhere: tqdm needs one."""
+    """A context in which a dead or closed stdout or stderr stops nothing; `lost` is called with the name of each,
+    once. A process that was started without them has streams that lead nowhere: tqdm needs one."""
     told: set[str] = set()
 
     def tell(name: str) -> None:

@@ -2,26 +2,37 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..data.columns import ColumnFilter, forward_columns
+from ..protocols import Collator, DataLoader, Dataset, Model, Tensor, Trial
 from .checkpoint_methods import CheckpointMethods
 from .dataloaders import select_columns
 
 if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
     from ..outputs import TrainOutput
-    from .internals import Internals
+    from ..state import TrainerControl, TrainerState
+    from .core import Core
 
 
-class overridable_property:
-    """A property that a subclass may replace by an attribute of its own."""
+Value = TypeVar("Value")
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else self.function(instance)
+if TYPE_CHECKING:
+
+    def overridable_property(function: Callable[[Any], Value]) -> Value: ...
+else:
+
+    class overridable_property:
+        """A property that a subclass may replace by an attribute of its own; for type checkers an attribute."""
+
+        def __init__(self, function: Callable[[Any], Any]) -> None:
+            self.function = function
+            self.__doc__ = function.__doc__
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            return self if instance is None else self.function(instance)
 
 
 class OverridableMethods(CheckpointMethods):
@@ -37,34 +48,36 @@ class OverridableMethods(CheckpointMethods):
     _signature_columns: list[str] | None = None
 
     if TYPE_CHECKING:  # what Trainer has
-        args: Any
-        state: Any
-        control: Any
+        args: Any  # Args_co
+        state: TrainerState
+        control: TrainerControl
         model: Any
         model_wrapped: Any
         label_names: list[str]
-        _oneloop: "Internals"
+        _oneloop: "Core"
         log: Callable[..., None]
         _get_learning_rate: Callable[[], float]
 
     def create_accelerator_and_postprocess(self) -> None:
         """Create objects that subclasses expect beside the model and the optimizer; the constructor calls it."""
 
-    def compare_trainer_and_checkpoint_args(self, training_args: Any, trainer_state: Any) -> None:
+    def compare_trainer_and_checkpoint_args(
+        self, training_args: "TrainingArguments", trainer_state: "TrainerState"
+    ) -> None:
         """Called by a resume, with the state of the checkpoint."""
 
-    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
+    def _report_to_hp_search(self, trial: Trial | None, step: int, metrics: dict[str, float]) -> None:
         """After an evaluation within a trial of a search."""
 
-    def _norm_clipped_to(self, model: Any, most: float) -> Any:
+    def _norm_clipped_to(self, model: Model, most: float) -> Any:
         return self._oneloop.backend.engine.clip_norm(model.parameters(), most, 2.0)
 
     def _inner_training_loop(
         self,
         batch_size: int | None = None,
-        args: Any = None,
-        resume_from_checkpoint: Any = None,
-        trial: Any = None,
+        args: "TrainingArguments | None" = None,
+        resume_from_checkpoint: str | None = None,
+        trial: Trial | None = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> "TrainOutput":
         """The run, from the checkpoint to its end. An override may do something before and after super(); it is called
@@ -97,20 +110,20 @@ class OverridableMethods(CheckpointMethods):
     def _eval_dataloaders(self, value: dict[str, Any]) -> None:
         self._oneloop.run.step_end.keep_loaders(value)
 
-    def _move_model_to_device(self, model: Any, device: Any) -> Any:
+    def _move_model_to_device(self, model: Model, device: Any) -> Model | None:
         """Put a model on a device; called for a new model if place_model_on_device is True."""
-        return self._oneloop.backend.devices.place(model, device)
+        return self._oneloop.backend.devices.move_model(model, device)
 
-    def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
+    def _wrap_model(self, model: Model, training: bool = True, dataloader: DataLoader | None = None) -> Model:
         """The model that is called: in training on several processes, wrapped for them; otherwise as it is."""
         core = self._oneloop
-        return core.strategy.wrap(model) if training and core.processes.size > 1 else model
+        return core.strategy.wrap(model) if training and not core.mesh.is_single else model
 
-    def _clip_grad_norm(self, model: Any) -> Any:
+    def _clip_grad_norm(self, model: Model) -> Any:
         """Clip the gradients to max_grad_norm; returns their norm before. Called before an update if overridden."""
         return self._norm_clipped_to(model, self.args.max_grad_norm)
 
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model: Model, grad_norm: Tensor | None = None) -> Any:
         """The norm to log: the given one, or that of the gradients, which have not been clipped. Called likewise."""
         if grad_norm is None:
             return self._norm_clipped_to(model, float("inf"))
@@ -124,17 +137,17 @@ class OverridableMethods(CheckpointMethods):
     @overridable_property
     def _total_loss_scalar(self) -> float:
         """The sum of the training losses up to the last log."""
-        return self._oneloop.run.meter.losses.logged_total
+        return self._oneloop.run.losses.logged_total
 
     def _maybe_log_save_evaluate(
         self,
-        tr_loss: Any,
-        grad_norm: Any,
-        model: Any,
-        trial: Any,
-        epoch: Any,
-        ignore_keys_for_eval: Any,
-        start_time: Any,
+        tr_loss: Tensor,
+        grad_norm: Tensor | None,
+        model: Model,
+        trial: Trial | None,
+        epoch: float,
+        ignore_keys_for_eval: list[str] | None,
+        start_time: float,
         learning_rate: float | None = None,
     ) -> None:
         """For overrides that call it: log the step, unless they have. Evaluation and saving follow in the loop."""
@@ -149,12 +162,12 @@ class OverridableMethods(CheckpointMethods):
         logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
         self.log(logs)
 
-    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+    def _remove_unused_columns(self, dataset: Dataset, description: str | None = None) -> Dataset:
         """A datasets.Dataset without the columns that the model does not accept; other data unchanged."""
         where = f"the {description} set" if description else "the data set"
         return select_columns(self._oneloop, dataset, where)[0]
 
-    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+    def _get_collator_with_removed_columns(self, data_collator: Collator, description: str | None = None) -> Collator:
         """A collator that receives only the columns that the model accepts."""
         self._set_signature_columns_if_needed()
         if not self.args.remove_unused_columns or self._signature_columns is None:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import randomness
+from .. import libraries, randomness
 from ..arguments.data import packing_of
 from ..data.collators.packs import PackCollator
 from ..data.length_grouping import measure_lengths
 from ..data.mixture import Mixture
-from ..data.packed_streams import PACKERS, PackedStream, SinglePacker
-from ..data.packing import (
+from ..data.packed_documents import (
     DOCUMENTS,
     IGNORED,
     MADE,
@@ -30,12 +29,13 @@ from ..data.packing import (
     pack_of,
     token_columns,
 )
+from ..data.packed_streams import PACKERS, PackedStream, SinglePacker
 from ..errors import DataError, ModelError
 from . import setup
 from .loss import find_loss, logits_of, loss_function, split_labels
 
 if TYPE_CHECKING:
-    from .internals import Internals
+    from .core import Core
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +51,13 @@ FORMS = (
 )
 
 
-def packed(core: "Internals", dataset: Any, where: str, train: bool) -> tuple[Any, PackCollator]:
+def packed(core: "Core", dataset: Any, where: str, train: bool) -> tuple[Any, PackCollator]:
     """The dataset of packs, and its collator."""
     how = packing_of(core.trainer.args)
     assert how is not None
     _refuse(core, dataset, where)
     args = core.trainer.args
+    assert args.max_length is not None  # packing needs it
     is_packed = train or (where == "eval_dataset" and args.eval_packing is not False)
     if core.backend.loaders.is_iterable(dataset):
         packer = PACKERS[how] if is_packed else SinglePacker
@@ -77,11 +78,11 @@ def packed(core: "Internals", dataset: Any, where: str, train: bool) -> tuple[An
     if isinstance(dataset, Mixture) or hasattr(dataset, "select_columns"):
         sources = [_selected(each, extra) for each in sources]
     made = PackedDocuments(dataset, layouts, extra, _keeps_first(core), sources, how == WRAPPED)
-    _tell(core, made, where, dropped)
+    _log_packing(core, made, where, dropped)
     return made, _collator(core, made[0]["input_ids"], extra)
 
 
-def orders(core: "Internals", dataset: PackedDocuments) -> Any:
+def orders(core: "Core", dataset: PackedDocuments) -> Any:
     """A function from the epoch to the order of the packs for training."""
     args = core.trainer.args
     shuffle = args.train_sampling_strategy != "sequential"
@@ -91,11 +92,11 @@ def orders(core: "Internals", dataset: PackedDocuments) -> Any:
     return lambda epoch: PackOrder(len(dataset), core.data_seed, epoch, shuffle)
 
 
-def tell_of_fields(core: "Internals") -> None:
-    """Where a subclass of TrainingArguments has a `packing` of its own, nothing is packed here. TRL's trainers pack
-    their data themselves; anyone else may have wanted a new default."""
+def warn_about_packing_fields(core: "Core") -> None:
+    """Where a subclass of TrainingArguments has a `packing` of its own, nothing is packed here. Subclasses of
+    the Trainer may pack their data themselves; anyone else may have wanted a new default."""
     args, trainer = core.trainer.args, core.trainer
-    if not getattr(args, "packing", False) or not core.run.events.first_time("packing", "a field of its own"):
+    if not getattr(args, "packing", False) or not core.run.events.is_first_report("packing", "a field of its own"):
         return
     owner = next(cls for cls in type(args).__mro__ if "packing" in cls.__dict__.get("__annotations__", {}))
     of_library = owner.__module__.partition(".")[0] == type(trainer).__module__.partition(".")[0] != "__main__"
@@ -112,7 +113,7 @@ def tell_of_fields(core: "Internals") -> None:
 # -- the data
 
 
-def _refuse(core: "Internals", dataset: Any, where: str) -> None:
+def _refuse(core: "Core", dataset: Any, where: str) -> None:
     """Raise an error for what does not go with packing."""
     args, collator = core.trainer.args, core.trainer.data_collator
     name = getattr(collator, "__name__", type(collator).__name__)
@@ -134,7 +135,7 @@ def _refuse(core: "Internals", dataset: Any, where: str) -> None:
             raise DataError(f"{what} cannot order packed documents, which have an order of their own. Remove it.")
 
 
-def _columns(core: "Internals", sample: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def _columns(core: "Core", sample: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Columns besides tokens and labels that are packed, and those that are dropped."""
     extra = extra_columns(sample, core.backend.models.forward_parameters(core.trainer.model) or ())
     known = {"input_ids", "labels", *MADE, *extra, core.trainer.args.length_column_name}
@@ -149,7 +150,7 @@ def _selected(dataset: Any, extra: Sequence[str]) -> Any:
     return dataset.select_columns([name for name in dataset.column_names if name in wanted])
 
 
-def _lengths(core: "Internals", sources: Sequence[Any], where: str) -> list[np.ndarray]:
+def _lengths(core: "Core", sources: Sequence[Any], where: str) -> list[np.ndarray]:
     args = core.trainer.args
     shown = not args.disable_tqdm
     lengths = [measure_lengths(each, args.length_column_name, "input_ids", shown, "packing") for each in sources]
@@ -158,14 +159,14 @@ def _lengths(core: "Internals", sources: Sequence[Any], where: str) -> list[np.n
     return lengths
 
 
-def _keeps_first(core: "Internals") -> bool:
+def _keeps_first(core: "Core") -> bool:
     """Whether labels are known to be compared with their own position, as in token classification. Where it is not
     known, the first label of each document is left out, rather than predicted from another one."""
     return bool(core.model_info.keeps_first_label)
 
 
-def _tell(core: "Internals", data: PackedDocuments, where: str, dropped: list[str]) -> None:
-    if core.processes.rank or not core.run.events.first_time("packing", where):
+def _log_packing(core: "Core", data: PackedDocuments, where: str, dropped: list[str]) -> None:
+    if not core.mesh.is_main or not core.run.events.is_first_report("packing", where):
         return
     documents = sum(len(layout.lengths) for layout in data.layouts)
     facts = {"documents": documents, "packs": len(data), "fill": round(data.fill, 4)}
@@ -186,29 +187,31 @@ def _tell(core: "Internals", data: PackedDocuments, where: str, dropped: list[st
 # -- how the model keeps documents apart
 
 
-def _collator(core: "Internals", tokens: np.ndarray, extra: Sequence[str] = ()) -> PackCollator:
+def _collator(core: "Core", tokens: np.ndarray, extra: Sequence[str] = ()) -> PackCollator:
     """`tokens` are some that the model has, to find out how it keeps documents apart."""
     pad = getattr(core.trainer.processing_class, "pad_token_id", None)
     columns, rows = core.model_info.pack_columns, _probe_rows(tokens, extra)
     if core.model_info.is_causal is None:
-        core.know_of_model(is_causal=_find_causal(core, rows))
+        core.inspect_model(is_causal=_find_causal(core, rows))
     if packing_of(core.trainer.args) == WRAPPED:
         columns = _find_columns_of_whole_rows(core, rows)
     elif columns is None:
         columns = _find_columns(core, rows)
-        core.know_of_model(pack_columns=columns)
+        core.inspect_model(pack_columns=columns)
     return PackCollator(core.backend.NAME, columns, 0 if pad is None else pad, core.model_info.is_causal)
 
 
-def _is_of_transformers(model: Any) -> bool:
-    return any(base.__module__.partition(".")[0] == "transformers" for base in type(model).__mro__)
+def _restarts_at_positions(model: Any) -> bool:
+    """Whether the model is of a library whose models keep documents apart by positions that start again."""
+    roots = {base.__module__.partition(".")[0] for base in type(model).__mro__}
+    return not roots.isdisjoint(libraries.PACKED_BY_POSITIONS)
 
 
-def _find_causal(core: "Internals", rows: Sequence[Columns] | None) -> bool:
-    """Whether the mask also has to exclude the tokens that follow: in models of transformers, if the last token changes
+def _find_causal(core: "Core", rows: Sequence[Columns] | None) -> bool:
+    """Whether the mask also has to exclude the tokens that follow: in models of libraries, if the last token changes
     nothing of what they say about the first one. Your own model may declare `is_causal = False`."""
     base = core.backend.models.base_of(core.trainer.model)
-    if not _is_of_transformers(base):
+    if not _restarts_at_positions(base):
         return getattr(base, "is_causal", True) is not False
     if rows is None:
         return bool(core.model_info.shifts_labels)
@@ -227,13 +230,13 @@ def _find_causal(core: "Internals", rows: Sequence[Columns] | None) -> bool:
     return _equal(first, second, _rounding(core))
 
 
-def _candidates(core: "Internals") -> Iterator[tuple[str, ...]]:
+def _candidates(core: "Core") -> Iterator[tuple[str, ...]]:
     """Columns that may keep documents apart in this model, the cheapest first."""
     models, model = core.backend.models, core.trainer.model
     accepted = models.forward_parameters(model) or ()
     config = models.config_of(model)
     positions = (POSITIONS,) if POSITIONS in accepted else ()
-    if _is_of_transformers(models.base_of(model)) and positions:
+    if _restarts_at_positions(models.base_of(model)) and positions:
         flash = "flash" in str(getattr(config, "_attn_implementation", ""))
         yield (POSITIONS, SEQUENCE_LENGTHS) if flash else positions
     for name in (DOCUMENTS, ROW_INDICES, MASK):
@@ -242,7 +245,7 @@ def _candidates(core: "Internals") -> Iterator[tuple[str, ...]]:
     yield positions
 
 
-def _find_columns(core: "Internals", rows: Sequence[Columns] | None) -> tuple[str, ...]:
+def _find_columns(core: "Core", rows: Sequence[Columns] | None) -> tuple[str, ...]:
     """The first columns with which changing one document does not change what the model says about the next one."""
     if rows is None:  # fewer than two tokens: nothing to mix
         return next(_candidates(core))
@@ -260,25 +263,26 @@ def _find_columns(core: "Internals", rows: Sequence[Columns] | None) -> tuple[st
             continue
         rounding = _rounding(core)
         if _equal(first, second, rounding):
-            if not _equal(first, alone, max(rounding, 1e-3)) and core.processes.rank == 0:
+            if not _equal(first, alone, max(rounding, 1e-3)) and core.mesh.is_main:
                 logger.warning(
                     "packing: what %s computes for a document depends on where it stands in its row. Its forward takes "
                     "no position_ids (rows, tokens), which restart at 0 for each document, or ignores them.",
                     type(core.trainer.model).__name__,
                 )
             return columns
+    known = " and ".join(sorted(libraries.PACKED_BY_POSITIONS))
     raise ModelError(
         f"packing=True: {type(core.trainer.model).__name__} does not keep the documents of a row apart. Tried, of the "
-        f"columns that its forward accepts: {', '.join(tried)}. Models of transformers do it by position_ids, unless "
-        f"use_cache=True. Your own model should take {FORMS}. Otherwise set packing=False."
+        f"columns that its forward accepts: {', '.join(tried)}. Models from {known} do this with position_ids, "
+        f"unless use_cache=True. Your own model should take {FORMS}. Otherwise set packing=False."
         + (f" An attempt failed with {type(error).__name__}: {str(error).splitlines()[0][:200]}" if error else "")
     ) from error
 
 
-def _find_columns_of_whole_rows(core: "Internals", rows: Sequence[Columns] | None) -> tuple[str, ...]:
-    """Where a row is like one document. Causal models of transformers need nothing for it. Your own model may need a
+def _find_columns_of_whole_rows(core: "Core", rows: Sequence[Columns] | None) -> tuple[str, ...]:
+    """Where a row is like one document. Causal models of libraries need nothing for it. Your own model may need a
     mask to be causal, or for padding, so it is given what it would be given for several documents, if it takes that."""
-    if _is_of_transformers(core.backend.models.base_of(core.trainer.model)) and core.model_info.is_causal:
+    if _restarts_at_positions(core.backend.models.base_of(core.trainer.model)) and core.model_info.is_causal:
         return ()
     try:
         return _find_columns(core, rows)
@@ -303,20 +307,20 @@ def _probe_rows(tokens: np.ndarray, extra: Sequence[str]) -> list[Columns] | Non
     return [pack_of([piece(each, False), known]) for each in (first, changed)] + [pack_of([known])]
 
 
-def _outputs(core: "Internals", collate: PackCollator, rows: Sequence[Columns]) -> list[np.ndarray]:
+def _outputs(core: "Core", collate: PackCollator, rows: Sequence[Columns]) -> list[np.ndarray]:
     """What the model says about the second document of each row: its logits or, if it has none, its loss."""
     trainer, backend = core.trainer, core.backend
     training = backend.models.eval_mode(trainer.model)
     context = trainer.compute_loss_context_manager()
     try:
-        with randomness.unchanged(backend), backend.engine.no_gradients(), context, _without_zeros(core):
+        with randomness.preserve_state(backend), backend.engine.no_gradients(), context, _without_zeros(core):
             return [_output(core, collate([row]), len(rows[-1]["input_ids"])) for row in rows]
     finally:
         backend.models.restore_mode(training)
 
 
 @contextlib.contextmanager
-def _without_zeros(core: "Internals") -> Iterator[None]:
+def _without_zeros(core: "Core") -> Iterator[None]:
     """Other values in place of weights that are all zero, such as the last projection of a block at the start of
     training: attention that is multiplied by them would leave no trace in the outputs."""
     tensors = core.backend.tensors
@@ -327,13 +331,13 @@ def _without_zeros(core: "Internals") -> Iterator[None]:
     try:
         for weight in zeros:
             values = (0.1 * random.standard_normal(tuple(weight.shape))).astype(np.float32)
-            tensors.put_back([weight], tensors.keep([core.to_device(tensors.from_numpy(values))], [None]))
+            tensors.restore_copies([weight], tensors.keep([core.to_device(tensors.from_numpy(values))], [None]))
         yield
     finally:
-        tensors.put_back(zeros, copies)
+        tensors.restore_copies(zeros, copies)
 
 
-def _output(core: "Internals", batch: Any, tokens: int) -> np.ndarray:
+def _output(core: "Core", batch: Any, tokens: int) -> np.ndarray:
     trainer, backend = core.trainer, core.backend
     inputs = core.to_device(batch)
     if trainer.criterion is not None or loss_function(trainer) is not None:
@@ -347,7 +351,7 @@ def _output(core: "Internals", batch: Any, tokens: int) -> np.ndarray:
     return backend.tensors.to_numpy(backend.tensors.detach(find_loss(outputs, inputs)))
 
 
-def _rounding(core: "Internals") -> float:
+def _rounding(core: "Core") -> float:
     return 2.0**-6 if setup.half(core.trainer.args) else 2.0**-17
 
 

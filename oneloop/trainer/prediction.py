@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from .. import behaviour
 from ..introspect import NUM_ITEMS
 from . import label_shift
-from .internals import internals_of
+from .core import core_of
 from .loss import smoothing_of, split_labels
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def predict_batch(
     trainer: "Trainer", model: Any, inputs: Any, loss_only: bool, ignore_keys: list[str] | None
 ) -> tuple[Any, Any, Any]:
     """Trainer.prediction_step."""
-    core = internals_of(trainer)
+    core = core_of(trainer)
     tensors, update = core.backend.tensors, core.run.update
     items = {}
     if update.counting.is_read or smoothing_of(core):
@@ -37,7 +37,7 @@ def predict_batch(
             outputs = core.backend.models.invoke(model, inputs)
             logits = _without(outputs, ignored, drop_first=False)
             if trainer.args.past_index >= 0:
-                update.keep_past_of(outputs)
+                update.store_past(outputs)
     if loss_only:
         return loss, None, None
     logits = tensors.detach(logits)
@@ -53,14 +53,14 @@ def _labels_of(trainer: "Trainer", inputs: Any) -> tuple[Any, bool]:
         return labels, labels is not None
     if not trainer.label_names:
         wanted = inputs.get("return_loss")
-        # No labels, as in transformers: compute_metrics is called with the predictions alone.
+        # No labels: compute_metrics is called with the predictions alone.
         return (), bool(trainer.can_return_loss if wanted is None else wanted)
     return labels, labels is not None and all(name in inputs for name in trainer.label_names)
 
 
 def _ignored_keys(trainer: "Trainer") -> list[str]:
     """Keys of the outputs that are left out unless the caller lists others."""
-    config = internals_of(trainer).backend.models.config_of(trainer.model)
+    config = core_of(trainer).backend.models.config_of(trainer.model)
     default = behaviour.current().default_ignored_outputs if config is None else ("past_key_values",)
     return list(getattr(config, "keys_to_ignore_at_inference", default) or ())
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..arguments.packages import installed
 from ..callbacks import TrainerCallback
 from ..formats.reading import json_object
-from .internals import internals_of
+from .core import core_of
 
 if TYPE_CHECKING:
     from . import Trainer
@@ -52,7 +52,7 @@ class Profiling(TrainerCallback):
     too."""
 
     def __init__(self, trainer: "Trainer") -> None:
-        self.trainer, self.core = trainer, internals_of(trainer)
+        self.trainer, self.core = trainer, core_of(trainer)
         self.first, self.last = map(int, trainer.args.profile.split("-"))
         self.steps = 0
         self.began: tuple[int, float] | None = None  # the step and the time

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from .. import loop
 from ..callbacks import EarlyStoppingCallback, in_notebook
 from ..checkpoint import resume, saved_model, store
+from ..checkpoint.capture import callback_states
 from ..checkpoint.checkpointer import Checkpointer
-from ..checkpoint.live_state import callback_states
 from ..checkpoint.model_files import check_writable
-from ..checkpoint.run_state import PositionState, RunState
+from ..checkpoint.reader import Checkpoint
+from ..checkpoint.run_state import PositionState
 from ..data.batch_sizes import loader_rows
 from ..distributed.step_sync import StepSync
 from ..errors import ArgumentError, CheckpointError, DataError, EvaluationInterrupted, ModelError
@@ -23,18 +24,26 @@ from ..optim.scheduler import Scheduler
 from ..optim.schedules import follows_metric
 from ..outputs import TrainOutput
 from ..state import TrainerControl, TrainerState
-from ..steps import Plan, Position, plan_steps
-from . import dataloaders, idle_arguments, profiling
-from .epochs import Epochs, start_rank_streams
+from ..steps import Position, StepPlan, plan_steps
+from . import dataloaders, profiling, unused_arguments
+from .averages import WeightAverage
+from .epochs import Epochs, start_batch_streams
 from .events import RunEvents
-from .meter import Meter, speed_metrics
+from .loss_spikes import SpikeGuard
+from .meter import LossMeter, Meter, WorkMeter, speed_metrics
+from .modes import Modes
+from .nonfinite import NonfiniteUpdates
 from .output_streams import surviving
+from .part import Hooks, Parts, RunContext, registered
+from .parts import BUILT_IN
 from .source_meter import SourceMeter
 from .step_end import StepEnd
 from .update import Update
+from .worker_seeds import WorkerSeeds
 
 if TYPE_CHECKING:
-    from .internals import Internals
+    from .core import Core
+    from .loss_spikes import RollbackResume
 
 logger = logging.getLogger(__name__)
 
@@ -54,25 +63,41 @@ class Run:
     calls them.
     """
 
-    plan: Plan  # number of steps and epochs; set when train() has created the loader
+    plan: StepPlan  # number of steps and epochs; set when train() has created the loader
 
-    def __init__(self, core: "Internals") -> None:
+    def __init__(self, core: "Core", rolled_back: "RollbackResume | None" = None) -> None:
         args = core.trainer.args
         self.core = core
+        self.rolled_back = rolled_back  # what it takes over from the run before, if it begins with a rollback
         self.id = store.new_run_id()
         self.sizes = BatchSizes(args.train_batch_size, args.gradient_accumulation_steps)
         self.position = Position()
         self.events = RunEvents(self)
-        self.meter = Meter(core)
+        self.context = RunContext(self)
+        self.parts = Parts()
+        self.hooks = Hooks()  # those of the parts, once training starts
+        for kind in (*BUILT_IN, *registered()):
+            self.parts.add(kind(self.context))
+        self.losses = self.parts.of(LossMeter)
+        self.work = self.parts.of(WorkMeter)
+        self.sources = self.parts.of(SourceMeter)
+        self.nonfinite = self.parts.of(NonfiniteUpdates)
+        self.spikes = self.parts.of(SpikeGuard)
+        self.seeds = self.parts.of(WorkerSeeds)
+        self.average = self.parts.of(WeightAverage)
+        self.meter = self.parts.of(Meter)
+        self.modes = Modes(core)
         self.update = Update(self)
+        self.parts.add(self.update)
         self.sync = StepSync(self)
         self.epochs = Epochs(self)
         self.checkpointer = Checkpointer(self)
+        self.storage = self.checkpointer.directory.storage  # where the output directory is kept beside the disk
         self.step_end = StepEnd(self)
 
     # -- what its attributes may change
 
-    def take_id(self, run_id: str, parent_id: str | None = None) -> None:
+    def set_run_id(self, run_id: str, parent_id: str | None = None) -> None:
         """The id of the run that is resumed, or a new one for a run that is branched from it."""
         self.id = run_id
         self.events.branched_off(parent_id)
@@ -100,7 +125,7 @@ class Run:
         trainer = self.core.trainer
         return trainer.control.should_training_stop or self.plan.is_over(trainer.state.global_step)
 
-    def end_of_empty_epoch(self) -> None:
+    def handle_empty_epoch(self) -> None:
         """The data yielded no batch: an exhausted iterable ends the run, with a warning."""
         trainer = self.core.trainer
         if trainer.state.global_step == 0:
@@ -123,16 +148,17 @@ class Run:
         if args.save_strategy != "no" or args.load_best_model_at_end:
             directory.lock()
             self._remove_leftovers()
-        elif directory.is_free():
+        elif directory.try_lock():
             self._remove_leftovers()
             directory.release()
-        wanted, damaged = directory.storage.fetch(wanted)
+        wanted, damaged = self.storage.fetch(wanted)
         found, passed_over = resume.find(wanted, args.output_dir)
-        self.events.found(damaged + passed_over)
-        return found
+        self.events.set_skipped_checkpoints(damaged + passed_over)
+        self.checkpointer.keep_source(found)
+        return None if found is None else found.path
 
     def _remove_leftovers(self) -> None:
-        """Of interrupted saves in the output directory."""
+        """Remove the remains of interrupted saves from the output directory."""
         folder = self.checkpointer.directory.path
         store.remove_leftovers(folder)
         try:
@@ -140,48 +166,48 @@ class Run:
         except (OSError, CheckpointError) as error:  # of no importance for this run
             logger.error("The model in %s could not be completed: %s.", folder, error)
 
-    def train(self, checkpoint: Path | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:
+    def train(self, path: Path | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:
         """Train from the checkpoint, or from the start, to the end."""
         trainer = self.core.trainer
         self.step_end.start(ignore_keys)
-        self.update.modes.start()
+        self.modes.start()
         trainer.is_in_train = True
         undo = self._add_hooks()
         try:
             with surviving(self.events.output_lost), self.sync.watching(trainer.args.preemption_signals):
                 try:
-                    self._begin(checkpoint, trial)
+                    self._begin(None if path is None else self.checkpointer.mark_resumed(path), trial)
                     with self.core.engine.forward_context():
                         loop.run(self)
                         self.epochs.finish()
                 except EvaluationInterrupted:  # of a callback, or the one before the first step
-                    self.step_end.leave()
+                    self.step_end.save_and_exit()
                 output = self._end()
-                self.step_end.leave_if_interrupted()
+                self.step_end.exit_if_interrupted()
                 return output
         except BaseException as error:
-            self._show_last_losses()
-            self.checkpointer.pending.waiting.leave()
+            self._fail_parts()
+            self.checkpointer.writer.waiting.stop_waiting()
             self.events.end(error)
             raise
         finally:
             trainer.is_in_train = False
-            self.update.modes.stop()
-            self.update.modes.restore()
-            self.checkpointer.pending.finish()
+            self.modes.stop()
+            self.modes.restore()
+            self.checkpointer.writer.drain()
             self.step_end.close_loaders()
             if hasattr(self, "plan"):
                 self.core.backend.loaders.close(self.plan.loader)
             for remove in undo:
                 remove()
 
-    def _show_last_losses(self) -> None:
-        """After an error: write the losses since the last log to the curve, which tell most about it."""
+    def _fail_parts(self) -> None:
+        """After an error: what the parts write to explain it."""
         # On several processes a loss may depend on a process that has failed, and reading it would wait forever.
-        if self.core.processes.size == 1:
+        if self.core.mesh.is_single:
             with contextlib.suppress(Exception):  # such as a device that has failed
-                self.meter.losses.show()
-                self.meter.losses.curve.end_point()
+                for part in self.parts:
+                    part.fail_run()
 
     def _add_hooks(self) -> list[Any]:
         """Hooks that are active during train()."""
@@ -191,44 +217,47 @@ class Run:
             undo.append(core.backend.models.add_embedding_noise(model, args.neftune_noise_alpha))
         if "underflow_overflow" in args.debug:
             undo.append(core.backend.nan_hooks.watch(model, lambda: core.trainer.state.global_step + 1))
-        if args.profile and core.processes.is_main:
+        if args.profile and core.mesh.is_main:
             undo.append(profiling.attach(core.trainer))
         return undo
 
-    def _begin(self, checkpoint: Path | None, trial: Any) -> None:
+    def _begin(self, checkpoint: Checkpoint | None, trial: Any) -> None:
         """Everything before the first step. The order matters: each part needs the one before it."""
         core, trainer = self.core, self.core.trainer
         late = checkpoint is not None and resume.loads_after_wrapping(core, checkpoint)
         if checkpoint is None:
             self._fresh_state()
         else:
-            self.checkpointer.found(checkpoint)
             if not late:
-                trainer._load_from_checkpoint(str(checkpoint))
+                trainer._load_from_checkpoint(str(checkpoint.path))
             resume.load_state(trainer, checkpoint)
             resume.keep_global_batch(self, checkpoint)
-        self.plan = self._make_plan(self._cooldown(checkpoint))
-        self.meter.follow(SourceMeter.of(self))
-        self.meter.spikes.check(self.plan.loader)
+        self.plan = self._plan_steps(self._cooldown(checkpoint))
+        for part in self.parts:
+            part.plan_ready()
         self.checkpointer.model_files.begin()
         core.wrap_model()
         if checkpoint is not None and late:
-            trainer._load_from_checkpoint(str(checkpoint))
+            trainer._load_from_checkpoint(str(checkpoint.path))
         core.make_engine()
         self._make_optimizer()
-        self.update.modes.average.begin()
+        for part in self.parts:
+            part.model_ready()
         if checkpoint is None:
-            start_rank_streams(core)
+            start_batch_streams(core)
         else:
             self.position = resume.load_run(self, checkpoint)
+            self.checkpointer.keep_source(None)
         self.id = core.processes.broadcast_object(self.id)
-        self._announce(checkpoint)
+        self._announce(None if checkpoint is None else checkpoint.path)
         self._fill_state(trial)
         core.engine.clear()
         self.checkpointer.model_files.finite_values.start()
-        self.meter.start(trainer.state.global_step)
-        self.events.start(checkpoint)
-        self.checkpointer.directory.storage.start()
+        for part in self.parts:
+            part.begin_run()
+        self.hooks = Hooks.of(self.parts)
+        self.events.start(None if checkpoint is None else checkpoint.path)
+        self.storage.start()
         trainer.callback_handler.refresh()
         trainer.control = TrainerControl()
         if checkpoint is None:
@@ -237,11 +266,11 @@ class Run:
         if trainer.args.eval_on_start and checkpoint is None:
             self.step_end.evaluate()
         control = trainer.control
-        control.should_training_stop = control.should_training_stop or self._stays_stopped
+        control.should_training_stop = control.should_training_stop or self._resumed_run_is_stopped
         self.epochs.do_pending()
 
     @property
-    def _stays_stopped(self) -> bool:
+    def _resumed_run_is_stopped(self) -> bool:
         """Whether a callback had stopped the run that is resumed. Where a stop is not final, such as for want of time,
         only early stopping's is."""
         callbacks = self.core.trainer.callback_handler.callbacks
@@ -262,21 +291,21 @@ class Run:
                 trainer.args.output_url or trainer.args.output_dir,
             )
 
-    def _cooldown(self, checkpoint: Path | None) -> Cooldown | None:
+    def _cooldown(self, checkpoint: Checkpoint | None) -> Cooldown | None:
         state, args = self.core.trainer.state, self.core.trainer.args
-        stored = None if checkpoint is None else RunState.read(checkpoint)
-        before = None if stored is None else stored.measured.get("cooldown")
+        stored = None if checkpoint is None else checkpoint.run
+        before = None if stored is None else stored.cooldown
         if before is not None and args.cooldown_steps is None:
             logger.warning(
                 "%s was written by a run that decays the learning rate from step %d on (cooldown_steps), but "
                 "cooldown_steps is not set: the schedule of the arguments is used.",
-                checkpoint,
+                checkpoint and checkpoint.path,
                 before["start"],
             )
         by_metric = follows_metric(str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)))
         return cooldown_of(args, None if checkpoint is None else state.global_step, state.max_steps, before, by_metric)
 
-    def _make_plan(self, cooldown: Cooldown | None) -> Plan:
+    def _plan_steps(self, cooldown: Cooldown | None) -> StepPlan:
         """The number of steps and epochs; an error if the data and the arguments do not allow any step."""
         core, trainer = self.core, self.core.trainer
         args = trainer.args
@@ -292,8 +321,8 @@ class Run:
             raise ArgumentError(f"Invalid num_train_epochs={args.num_train_epochs}: expected a number above 0")
         samples = loader_rows(loader)
         if samples is not None and args.dataloader_drop_last and batches is not None:
-            samples = min(samples, batches * self.sizes.per_process * args.world_size)
-        return Plan(
+            samples = min(samples, batches * self.sizes.per_process * self.core.mesh.num_batches)
+        return StepPlan(
             loader,
             accumulation,
             batches,
@@ -301,7 +330,7 @@ class Run:
             epochs,
             samples,
             samples_per_step=trainer.get_total_train_batch_size(args),
-            batches_per_step=accumulation * args.world_size,
+            batches_per_step=accumulation * self.core.mesh.num_batches,
             cooldown=cooldown,
             own_batch_size=getattr(loader, "own_batch_size", None),
         )
@@ -321,13 +350,13 @@ class Run:
                     f"run has its own {type(trainer.lr_scheduler).__name__}. Remove cooldown_steps, or the schedule."
                 )
             trainer.lr_scheduler.follow(self.plan.cooldown.follow)
-        core.given_optimizers.use()
-        trainer.optimizer = core.strategy.take_optimizer(trainer.optimizer)
+        core.user_optimizers.use()
+        trainer.optimizer = core.strategy.prepare_optimizer(trainer.optimizer)
         trainer.model_wrapped = core.strategy.with_optimizer(trainer.model_wrapped)
         core.backend.optimizers.attach(trainer.optimizer, trainer.lr_scheduler)
-        self.update.look_for_parameters(trainer.optimizer)
+        self.update.check_optimizer_parameters(trainer.optimizer)
         core.engine.include(trainer.optimizer)
-        self.step_end.take_schedule(trainer.lr_scheduler)
+        self.step_end.set_scheduler(trainer.lr_scheduler)
         trainer.callback_handler.optimizer = trainer.optimizer
         trainer.callback_handler.lr_scheduler = trainer.lr_scheduler
 
@@ -354,21 +383,23 @@ class Run:
             + ("" if checkpoint is None else f", resuming from {checkpoint} at step {trainer.state.global_step}")
         )
         logger.info("%s.", text)
-        if self.core.processes.is_main:
+        if self.core.mesh.is_main:
             if not (trainer.args.disable_tqdm or logger.isEnabledFor(logging.INFO)):
                 # Where progress is shown, this is too. A notebook shows stderr in a red box.
                 print(f"{text}.", file=sys.stdout if in_notebook() else sys.stderr, flush=True)
             computes = trainer.compute_metrics is not None
-            idle_arguments.tell(trainer.args, plan.max_steps, computes, self.update.contract.own_loss)
+            unused_arguments.warn_unused(trainer.args, plan.max_steps, computes, self.update.contract.has_default_loss)
 
     def _end(self) -> TrainOutput:
         """After the last step: pending checks on the device, the best model, and the metrics of the whole run."""
         core, trainer, plan = self.core, self.core.trainer, self.plan
         args, state = trainer.args, trainer.state
-        self.update.nonfinite.read_pending()
-        self.meter.spikes.look()
+        for part in self.parts:
+            part.check_pending()
         self.checkpointer.wait()
-        self.update.modes.finish()
+        for part in self.parts:
+            part.end_run()
+        self.modes.finish()
         if args.load_best_model_at_end:
             trainer._load_best_model()
         trainer.store_flos()
@@ -380,7 +411,7 @@ class Run:
         tokens = state.num_input_tokens_seen if args.include_tokens_per_second else None
         metrics: dict[str, Any] = speed_metrics("train", self.meter.started, samples, steps, tokens)
         metrics["total_flos"] = state.total_flos
-        metrics["train_loss"] = self.meter.losses.average()
+        metrics["train_loss"] = self.losses.average()
         if core.engine.skipped:
             metrics["skipped_steps"] = core.engine.skipped
         trainer.is_in_train = False

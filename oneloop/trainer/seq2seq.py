@@ -2,28 +2,36 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..data.samplers import IndexSampler
 from ..errors import ArgumentError, MissingPackageError, ModelError
 from ..introspect import accepts
+from ..outputs import PredictionOutput
+from ..protocols import Batch, Dataset, Datasets, Model, Sampler
 from . import dataloaders
+from .generic import Args_co
 from .loss import split_labels
 from .trainer import Trainer
 
 
-class Seq2SeqTrainer(Trainer):
+class Seq2SeqTrainer(Trainer[Args_co]):
     """predict_with_generate=True: predictions are what the model generates, not its logits."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._gen_kwargs: dict[str, Any] = {}
-        self._gen_kwargs_of_sets: dict[str, Any] = {}  # while the sets of a dict are evaluated one by one
-        super().__init__(*args, **kwargs)
-        config = getattr(self.args, "generation_config", None)
-        if config is not None:
-            self.model.generation_config = _checked(self.load_generation_config(config))
+    _gen_kwargs: dict[str, Any]
+    _gen_kwargs_of_sets: dict[str, Any]  # while the sets of a dict are evaluated one by one
+
+    if not TYPE_CHECKING:  # it has the parameters of Trainer
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self._gen_kwargs = {}
+            self._gen_kwargs_of_sets = {}
+            super().__init__(*args, **kwargs)
+            config = getattr(self.args, "generation_config", None)
+            if config is not None:
+                self.model.generation_config = _checked(self.load_generation_config(config))
 
     @staticmethod
     def load_generation_config(gen_config_arg: Any) -> Any:
@@ -57,7 +65,7 @@ class Seq2SeqTrainer(Trainer):
 
     def evaluate(
         self,
-        eval_dataset: Any = None,
+        eval_dataset: Datasets | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
@@ -75,19 +83,19 @@ class Seq2SeqTrainer(Trainer):
 
     def predict(
         self,
-        test_dataset: Any,
+        test_dataset: Dataset,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
         **gen_kwargs: Any,
-    ) -> Any:
+    ) -> PredictionOutput:
         """As Trainer.predict; further arguments (max_length, num_beams, ...) go to generate."""
         self._gen_kwargs = self._generation(gen_kwargs)
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 
     def prediction_step(
         self,
-        model: Any,
-        inputs: Any,
+        model: Model,
+        inputs: Batch,
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
@@ -112,7 +120,7 @@ class Seq2SeqTrainer(Trainer):
             options = {k: v for k, v in options.items() if v is not None}  # overrides of evaluate may pass None
             own = {k: v for k, v in self._oneloop.strategy.generation_options().items() if accepts(base.generate, k)}
             generated = base.generate(**given, **own | options)
-        # PaddleNLP's models return a tuple of the generated ids and their scores.
+        # Some models return a tuple of the generated ids and their scores.
         return loss, generated[0] if type(generated) is tuple else generated, labels
 
     def _pad_tensors_to_max_len(self, tensor: Any, max_length: int) -> Any:
@@ -131,7 +139,7 @@ class Seq2SeqTrainer(Trainer):
         padded = np.pad(rows, ((0, 0), (0, max_length - rows.shape[-1])), constant_values=token)
         return core.to_device(core.backend.tensors.from_numpy(padded))
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         """sortish_sampler: training batches of similar lengths; evaluation and prediction keep the order of the
         data."""
         sampler = super()._get_train_sampler(train_dataset)
@@ -148,7 +156,7 @@ def _is_derived(decoder_input_ids: Any, labels: Any) -> bool:
 
 
 def _checked(config: Any) -> Any:
-    """Raise what is wrong with transformers' GenerationConfig now: saving the model would raise it after training."""
+    """Raise what is wrong with a GenerationConfig now: saving the model would raise it after training."""
     if accepts(getattr(config, "validate", None), "strict"):
         try:
             config.validate(strict=True)

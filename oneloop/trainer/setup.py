@@ -19,6 +19,7 @@ from ..callbacks import (
 from ..callbacks.json_log import JsonLinesCallback
 from ..data.mixture import parts_of, training_data
 from ..distributed.collectives import ProcessGroup
+from ..distributed.mesh import Mesh
 from ..distributed.strategy import Strategy
 from ..errors import ArgumentError, InvalidTypeError
 from ..introspect import is_overridden
@@ -26,8 +27,9 @@ from ..randomness import enable_full_determinism, set_seed
 from . import map_function
 
 if TYPE_CHECKING:
-    from .constructor import Given
-    from .internals import Internals
+    from ..backends.base import Backend
+    from .constructor import TrainerInit
+    from .core import Core
     from .trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -79,14 +81,14 @@ def bind(args: Any, backend: Any) -> None:
         backend.devices.allow_tf32(args.tf32)
 
 
-def strategy(args: Any, backend: Any, processes: ProcessGroup) -> Any:
+def strategy(args: Any, backend: "Backend", processes: ProcessGroup, mesh: Mesh) -> Strategy:
     """The distributed strategy; a backend that supports one process only needs no module `parallel`."""
     if backend.parallel is not None:
-        return backend.parallel.strategy(args, processes)
-    return Strategy(args, processes, backend)
+        return backend.parallel.strategy(args, processes, mesh)
+    return Strategy(args, processes, backend, mesh)
 
 
-def datasets(trainer: "Trainer", given: "Given") -> tuple[Any, Any]:
+def datasets(trainer: "Trainer", given: "TrainerInit") -> tuple[Any, Any]:
     """The data for training and for evaluation: several as a Mixture, and with map_fn applied."""
     train = given.train_dataset
     if not is_overridden(trainer, "get_train_dataloader"):
@@ -113,12 +115,12 @@ def collator(given: Any, processing_class: Any, framework: str) -> Callable:
     return given
 
 
-# Under the names of transformers, for code that compares a Trainer's callbacks with them, or assigns others.
+# Under the names that scripts know, for code that compares a Trainer's callbacks with them, or assigns others.
 DEFAULT_CALLBACKS = [DefaultFlowCallback, JsonLinesCallback]
 DEFAULT_PROGRESS_CALLBACK = ProgressCallback
 
 
-def callbacks(core: "Internals", given: Any) -> list[Any]:
+def callbacks(core: "Core", given: Any) -> list[Any]:
     """The default callbacks, the writers of report_to, those of the user, then the progress display, in this order."""
     if given is not None and not isinstance(given, (list, tuple)):
         given = [given]
@@ -143,7 +145,7 @@ def callbacks(core: "Internals", given: Any) -> list[Any]:
     return found
 
 
-def callback_handler(core: "Internals", given: Any) -> CallbackHandler:
+def callback_handler(core: "Core", given: Any) -> CallbackHandler:
     trainer = core.trainer
     return CallbackHandler(
         callbacks(core, given), trainer.model, trainer.processing_class, trainer.optimizer, trainer.lr_scheduler

@@ -15,13 +15,15 @@ import numpy as np
 
 from ..arguments.data import packing_of
 from ..data.batch_sizes import batch_rows
-from ..data.mixture import Mixture, sources_in
+from ..data.mixture import Mixture, source_lookup
 from ..data.stream_mixture import StreamMixture
+from ..formats.schema import integer, listing, mapping
 from .loss import split_labels
+from .meter import WorkMeter
+from .part import Part, RunContext
 
 if TYPE_CHECKING:
-    from .internals import Internals
-    from .run import Run
+    from ..checkpoint.resume import StoredRun
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ class MicroBatch:
 
 @dataclass
 class Sums:
-    """By source. `tokens` and `samples` of the whole run, the others since the last log."""
+    """Sums by source: `tokens` and `samples` over the whole run, the others since the last log."""
 
     tokens: list[int]
     samples: list[int]
@@ -70,50 +72,55 @@ class Sums:
         return self.tokens, self.samples, self.items, self.losses
 
 
-class SourceMeter:
-    """Created for each run on a Mixture."""
+class SourceMeter(Part):
+    """Active in a run on a Mixture whose order is the mixture's own."""
 
-    def __init__(self, core: "Internals", names: list[str], sampler: Any) -> None:
-        self.core = core
-        self.names = names
-        self.sampler = sampler
-        self.wants_losses = core.trainer.args.mixture_metrics == "loss"
-        self.sums = Sums.zero(len(names))  # of this process
-        self.of_all = Sums.zero(len(names))  # of all processes, at the last collective
+    name = "sources"
+    schema = {"sources": mapping(listing(integer(), 4))}
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self.names: list[str] = []
+        self.sampler: Any = None  # the datasets of the rows of a batch, by epoch and number; None: not active
+        self.logs_losses = False
+        self.sums = Sums.zero(0)  # of this process
+        self.of_all = Sums.zero(0)  # of all processes, at the last collective
         self._update: list[MicroBatch] = []  # of the current update
         self._current: MicroBatch | None = None  # whose loss is being computed
         self._unread: list[MicroBatch] = []
 
-    @classmethod
-    def of(cls, run: "Run") -> "SourceMeter | None":
-        """None if the run has no mixture, or its order is not the mixture's own."""
-        core, loader = run.core, run.plan.loader
-        mixture = core.trainer.train_dataset
-        if not isinstance(mixture, Mixture | StreamMixture) or core.trainer.args.mixture_metrics == "no":
-            return None
-        shares = 1 if core.trainer.args.stream_sharding == "shards" else core.processes.size
-        place = (run.sizes.per_process, shares, core.processes.rank if shares > 1 else 0)
-        is_packed = isinstance(mixture, StreamMixture) and packing_of(core.trainer.args) is not None
-        sampler = None if is_packed else sources_in(mixture, loader, place)
-        if sampler is None:
+    @property
+    def is_active(self) -> bool:
+        return self.sampler is not None
+
+    def plan_ready(self) -> None:
+        args, mesh = self.context.args, self.context.mesh
+        mixture: Any = self.context.trainer.train_dataset
+        if not isinstance(mixture, Mixture | StreamMixture) or args.mixture_metrics == "no":
+            return
+        shares = 1 if args.stream_sharding == "shards" else mesh.num_batches
+        place = (self.context.batch_size, shares, mesh.batch_index if shares > 1 else 0)
+        is_packed = isinstance(mixture, StreamMixture) and packing_of(args) is not None
+        self.sampler = None if is_packed else source_lookup(mixture, self.context.plan.loader, place)
+        if self.sampler is None:
             logger.warning(
                 "Losses and tokens of the datasets of the Mixture are not logged: %s.",
                 "documents of several streams are packed into one row"
                 if is_packed
                 else "a sampler or a loader of the script decides the order of the samples",
             )
-            return None
-        return cls(core, mixture.names, sampler)
+            return
+        self.names, self.logs_losses = mixture.names, args.mixture_metrics == "loss"
+        self.sums, self.of_all = Sums.zero(len(self.names)), Sums.zero(len(self.names))
 
     # -- during an update
 
-    def begin(self, micro_batches: list[Any]) -> None:
-        """Called with the micro-batches of an update, which are still on the host."""
-        run = self.core.run
-        first = run.position.step_in_epoch * run.plan.accumulation
+    def start_update(self, micro_batches: list[Any]) -> None:
+        position = self.context.position
+        first = position.step_in_epoch * self.context.plan.accumulation
         self._update, self._current = [], None
         for number, batch in enumerate(micro_batches, first):
-            sources = self.sampler(run.position.epoch, number)
+            sources = self.sampler(position.epoch, number)
             if sources is None or len(sources) != batch_rows(batch):
                 self._rows_unknown()
                 return
@@ -121,7 +128,7 @@ class SourceMeter:
 
     def _rows_unknown(self) -> None:
         self._update = []
-        if self.core.run.events.first_time("rows of sources", ""):
+        if self.context.events.is_first_report("rows of sources", ""):
             logger.warning(
                 "A batch has another number of rows than samples were drawn for it, so its losses and tokens are not "
                 "counted by dataset. A collator that packs or splits samples does that."
@@ -129,58 +136,51 @@ class SourceMeter:
 
     def _counted(self, sources: np.ndarray, batch: Any) -> MicroBatch:
         """Sums over the rows of a batch. On the host, where it still is: no host sync."""
-        work, counting = self.core.run.meter.work, self.core.run.update.counting
-        tokens = work.tokens_by_row(batch)
-        _, labels = split_labels(batch, self.core.trainer.label_names)
+        counting = self.context.counting
+        tokens = self.context.parts.of(WorkMeter).tokens_by_row(batch)
+        _, labels = split_labels(batch, self.context.trainer.label_names)
         found = MicroBatch(sources, tokens)
-        if self.wants_losses and getattr(labels, "shape", None) and not _is_float(labels):
+        if self.logs_losses and getattr(labels, "shape", None) and not _is_float(labels):
             found.is_sequence = len(labels.shape) > 1
-            labels = labels[..., 1:] if self.core.model_info.shifts_labels and found.is_sequence else labels
+            labels = labels[..., 1:] if self.context.model_info.shifts_labels and found.is_sequence else labels
             counts = labels == labels if counting.ignore_index is None else labels != counting.ignore_index
             found.items = counts.reshape((len(sources), -1)).sum(1)
         return found
 
-    def split(self, micro_batches: list[Any]) -> None:
-        """Called when micro-batches were split: their rows are those of before, in order."""
+    def split_micro_batches(self, micro_batches: list[Any]) -> None:
+        """Their rows are those of before, in order."""
         if not self._update:
             return
         sources = np.concatenate([part.sources for part in self._update])
         edges = np.cumsum([batch_rows(batch) or 0 for batch in micro_batches])[:-1]
         self._update = [self._counted(own, batch) for own, batch in zip(np.split(sources, edges), micro_batches)]
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the outputs of a micro-batch are wanted."""
-        return self.wants_losses and self._current is not None and self._current.items is not None
+    def start_micro_batch(self, index: int) -> None:
+        self._current = self._update[index] if index < len(self._update) else None
 
-    def enter(self, number: int) -> None:
-        """The loss of this micro-batch of the update is computed next."""
-        self._current = self._update[number] if number < len(self._update) else None
-
-    def leave(self) -> None:
+    def end_micro_batch(self, index: int) -> None:
         self._current = None
 
-    def note(self, outputs: Any, inputs: Any, loss: Any, is_mean: bool) -> None:
-        """The outputs of the current micro-batch. A repeated computation replaces the one before.
-
-        `loss` is that of the micro-batch, a mean if `is_mean`; otherwise it cannot be compared, and is not logged.
-        """
+    def record_outputs(self, outputs: Any, inputs: Any, loss: Any, is_mean: bool) -> None:
+        """A repeated computation replaces the one before. A loss that is not a mean cannot be compared, and is not
+        logged."""
         current = self._current
-        assert current is not None
-        _, labels = split_labels(inputs, self.core.trainer.label_names)
+        if not self.logs_losses or current is None or current.items is None:
+            return
+        _, labels = split_labels(inputs, self.context.trainer.label_names)
         logits = _logits_for(outputs, labels)
         if logits is None or not is_mean:
             self._losses_unknown("the model returns no logits with one row for each label")
             return
-        tensors, info = self.core.backend.tensors, self.core.model_info
-        ignored = self.core.run.update.counting.ignore_index
+        tensors, info = self.context.backend.tensors, self.context.model_info
+        ignored = self.context.counting.ignore_index
         shifted = info.shifts_labels and len(labels.shape) > 1
         current.losses = tensors.row_losses(logits, labels, shifted, -100 if ignored is None else ignored)
         current.loss = tensors.detach(loss)
         current.tolerance = TOLERANCE_FLOAT32 if "float32" in str(logits.dtype).lower() else TOLERANCE
 
     def _losses_unknown(self, why: str) -> None:
-        self.wants_losses = False
+        self.logs_losses = False
         for part in (*self._update, *self._unread):
             part.losses = part.loss = None
         logger.warning(
@@ -189,9 +189,9 @@ class SourceMeter:
             why,
         )
 
-    def end(self) -> None:
-        """Called when the update is complete: a step that was repeated counts once."""
-        for part in self._update if self.wants_losses else ():
+    def end_accumulation(self, micro_batches: list[Any]) -> None:
+        """A step that was repeated counts once."""
+        for part in self._update if self.logs_losses else ():
             if part.items is None:
                 self._losses_unknown("the batches have no labels that are classes")
             elif part.losses is None and self._host(part.items).any():
@@ -209,10 +209,10 @@ class SourceMeter:
         if not parts:
             return
         size = len(self.names)
-        losses = [self._host(part.losses) if self.wants_losses else None for part in parts]
-        if self.wants_losses and not self._agrees(parts, losses):
+        losses = [self._host(part.losses) if self.logs_losses else None for part in parts]
+        if self.logs_losses and not self._agrees(parts, losses):
             hint = ""
-            if any(part.is_sequence for part in parts) and not self.core.model_info.shifts_labels:
+            if any(part.is_sequence for part in parts) and not self.context.model_info.shifts_labels:
                 hint = " (a model that compares position i with label i + 1 has to declare it: shifts_labels = True)"
             self._losses_unknown(f"the loss of the model is not the mean cross entropy of its logits and labels{hint}")
         for part, of_rows in zip(parts, losses):
@@ -220,7 +220,7 @@ class SourceMeter:
             found.samples = _by_source(np.ones(len(part.sources)), part.sources, size)
             if part.tokens is not None:
                 found.tokens = _by_source(self._host(part.tokens), part.sources, size)
-            if self.wants_losses and of_rows is not None:
+            if self.logs_losses and of_rows is not None:
                 finite = np.isfinite(of_rows)
                 sources = part.sources[finite]
                 found.items = _by_source(self._host(part.items)[finite], sources, size)
@@ -240,23 +240,26 @@ class SourceMeter:
     def _host(self, values: Any) -> Any:
         if values is None or isinstance(values, np.ndarray):
             return values
-        return self.core.backend.tensors.to_numpy(values)
+        return self.context.backend.tensors.to_numpy(values)
 
-    def share(self) -> None:
-        """Add up the sums of all processes. A collective on several processes, and a host sync."""
+    def before_save(self) -> None:
+        if self.is_active:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        """The sums of all batches. A collective on several processes, and a host sync."""
         self.read()
         self.of_all = Sums.zero(len(self.names))
-        every = self.core.processes.all_gather_object((self.sums.lists(), self.wants_losses))
-        for lists, _ in every:
+        every = self.context.processes.all_gather_object((self.sums.lists(), self.logs_losses))
+        for lists, _ in self.context.mesh.per_batch(every):
             self.of_all.add(Sums(*lists))
-        self.wants_losses = all(wants for _, wants in every)
+        self.logs_losses = all(wants for _, wants in every)
 
-    def take(self) -> dict[str, float]:
-        """The values for a log. A collective on several processes, and a host sync."""
-        self.share()
-        logs: dict[str, float] = {}
+    def log(self) -> dict[str, Any]:
+        self._add_up()
+        logs: dict[str, Any] = {}
         for name, items, loss in zip(self.names, self.of_all.items, self.of_all.losses):
-            if self.wants_losses and items:
+            if self.logs_losses and items:
                 logs[f"loss/{name}"] = loss / UNIT / items
         counts = ("num_tokens", self.of_all.tokens) if any(self.of_all.tokens) else ("num_samples", self.of_all.samples)
         logs |= {f"{counts[0]}/{name}": count for name, count in zip(self.names, counts[1])}
@@ -265,14 +268,16 @@ class SourceMeter:
         return logs
 
     def state(self) -> dict[str, Any]:
-        """The sums of all processes, after share()."""
-        return {name: list(values) for name, *values in zip(self.names, *self.of_all.lists())}
+        if not self.is_active:
+            return {}
+        return {"sources": {name: list(values) for name, *values in zip(self.names, *self.of_all.lists())}}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """The main process continues with the sums of all; a dataset that is new starts with nothing."""
-        if self.core.processes.is_main:
-            stored = [state.get(name, [0] * 4) for name in self.names]
-            self.sums = Sums(*(list(values) for values in zip(*stored)))
+    def load(self, stored: dict[str, Any], source: "StoredRun") -> None:
+        """The first batch continues with the sums of all; a dataset that is new starts with nothing."""
+        if self.is_active and self.context.mesh.batch_index == 0:
+            before = stored.get("sources", {})
+            values = [before.get(name, [0] * 4) for name in self.names]
+            self.sums = Sums(*(list(each) for each in zip(*values)))
 
 
 def _by_source(values: np.ndarray, sources: np.ndarray, size: int) -> list[int]:

@@ -13,7 +13,6 @@ from ..checkpoint import store
 from ..errors import EvaluationInterrupted, MissingMetricError
 from ..introspect import accepts, is_overridden
 from ..optim.scheduler import steps_by_metric
-from .kept_seeds import KeptSeeds
 
 if TYPE_CHECKING:
     from .run import Run
@@ -29,7 +28,6 @@ class StepEnd:
         self.steps_by_metric = False  # the schedule follows evaluations, not updates
         self._ignore_keys: list[str] | None = None
         self.eval_loaders: dict[str, Any] = {}  # with persistent workers, by the name of the dataset
-        self.seeds = KeptSeeds(run)  # of their workers
 
     def start(self, ignore_keys: list[str] | None) -> None:
         self._ignore_keys = ignore_keys
@@ -49,7 +47,7 @@ class StepEnd:
             self.run.core.backend.loaders.close(loader)
         self.eval_loaders.clear()
 
-    def take_schedule(self, scheduler: Any) -> None:
+    def set_scheduler(self, scheduler: Any) -> None:
         self.steps_by_metric = steps_by_metric(scheduler)
 
     def log_evaluate_save(self) -> None:
@@ -60,38 +58,39 @@ class StepEnd:
         """
         run, core = self.run, self.run.core
         trainer, checkpointer = core.trainer, run.checkpointer
-        run.sync.agree()
-        if checkpointer.pending.can_end:
-            checkpointer.tell()
-        if checkpointer.overrides.unsealed:
-            checkpointer.announce()
+        if not core.mesh.is_single:
+            run.sync.sync_after_update()
+        if checkpointer.writer.can_end:
+            checkpointer.finalize_completed()
+        if checkpointer.overrides.open_checkpoints:
+            checkpointer.notify_saved()
         if run.sync.interrupted:
-            self.leave()
-        if run.meter.spikes.is_on:
-            run.meter.spikes.look(if_due=not (trainer.control.should_log or trainer.control.should_evaluate))
+            self.save_and_exit()
+        for check in run.hooks.check_step:
+            check(not (trainer.control.should_log or trainer.control.should_evaluate))
         if trainer.control.should_log:
             self._log()
         if trainer.control.should_evaluate:
             try:
                 # An evaluation may take hours, so it is abandoned; the resumed run repeats it from the same RNG state.
-                with self.seeds.given_up_if_interrupted():
+                with run.seeds.undone_if_interrupted():
                     metrics = self.evaluate()
             except EvaluationInterrupted:
                 trainer.control.should_evaluate = True
-                self.leave()
+                self.save_and_exit()
             trainer.control.should_evaluate = False
             self._note_best(metrics)
         if trainer.control.should_save:
             trainer.control.should_save = False
             checkpointer.request()
-        elif not checkpointer.copies.is_reserved:
-            checkpointer.copies.reserve_memory()
+        elif not checkpointer.capture.is_reserved:
+            checkpointer.capture.reserve_memory()
         if checkpointer.best.is_new:
             checkpointer.best.end_of_step()
-        if core.processes.size == 1 and run.sync.interrupted:  # several processes must agree first, after the next step
-            self.leave()
+        if core.mesh.is_single and run.sync.interrupted:  # several processes must agree first, after the next step
+            self.save_and_exit()
 
-    def leave_if_interrupted(self) -> None:
+    def exit_if_interrupted(self) -> None:
         """After the last callbacks. Nothing is saved: training is complete, and the model may be the best one."""
         run, processes = self.run, self.run.core.processes
         signals = run.sync.signals
@@ -99,11 +98,11 @@ class StepEnd:
         received = [each for each in processes.all_gather_object(signals.received) if each is not None]
         if received:
             signals.agree_on(received[0])
-            if processes.size > 1:
-                signals.leave_with_others()
-            signals.leave(self._outcome())
+            if not run.core.mesh.is_single:
+                signals.exit_with_peers()
+            signals.exit(self._outcome())
 
-    def leave(self) -> NoReturn:
+    def save_and_exit(self) -> NoReturn:
         """Save, including what is still pending at this step, and leave train()."""
         run, core = self.run, self.run.core
         trainer, checkpointer, signals = core.trainer, run.checkpointer, run.sync.signals
@@ -118,11 +117,11 @@ class StepEnd:
             checkpointer.request()
             checkpointer.wait()
             trainer.control.should_save = False
-        if core.processes.size > 1:
+        if not core.mesh.is_single:
             # No process may exit before the main process has committed the checkpoint: launchers then kill the others.
             core.processes.barrier()
-            signals.leave_with_others()
-        signals.leave(self._outcome())
+            signals.exit_with_peers()
+        signals.exit(self._outcome())
 
     def _outcome(self) -> str:
         """What the run has saved of the current step, and how to go on."""
@@ -139,7 +138,7 @@ class StepEnd:
     def _log(self) -> None:
         run, core = self.run, self.run.core
         trainer, meter, engine = core.trainer, run.meter, core.engine
-        loss = meter.losses.take()  # host sync: reads the losses since the last log
+        loss = run.losses.pop_average()  # host sync: reads the losses since the last log
         trainer.control.should_log = False
         if loss is None:
             return
@@ -153,23 +152,23 @@ class StepEnd:
             logs["loss_scale"] = scale
         if engine.skipped:
             logs["skipped_steps"] = engine.skipped
-        if meter.sources is not None:
-            logs |= meter.sources.take()
+        for log in run.hooks.log:
+            logs |= log()
         step = trainer.state.global_step
         if is_overridden(trainer, "_maybe_log_save_evaluate"):
             self._log_by_override(loss * (step - meter.logged_step), norm)
             meter.since_log(step)
             return
         seconds, steps = meter.since_log(step)
-        # Speeds are not among the logs: histories of two equal runs are equal, as in transformers.
+        # Speeds are not among the logs: histories of two equal runs are equal.
         meter.measure(seconds, steps, steps * run.plan.rows_per_step)
         if trainer.args.log_throughput:
             logs |= meter.throughput()
         if core.behaviour.logs_interval_speeds and meter.figures.get("steps_per_second"):
             logs |= _interval_speeds(meter.figures, step, seconds)
-        # Overrides written for transformers 4.x accept only the logs.
+        # Older overrides accept only the logs.
         trainer.log(logs, *([meter.started] if accepts(trainer.log, "start_time") else []))
-        meter.forget_figures()
+        meter.clear_figures()
 
     def _log_by_override(self, total: float, norm: float | None) -> None:
         """A subclass adds its own figures to the logs of a step. Evaluation and saving follow it, without its part."""
@@ -199,7 +198,7 @@ class StepEnd:
         trainer = core.trainer
         started = time.perf_counter()
         metrics = trainer.evaluate(ignore_keys=ignore_keys)
-        run.meter.leave_out(time.perf_counter() - started)
+        run.meter.exclude_time(time.perf_counter() - started)
         metrics = core.processes.broadcast_object(metrics)  # an override may compute them in the main process only
         if self.steps_by_metric and not skip_scheduler:
             trainer.lr_scheduler.step(self._metric_of(metrics))
@@ -240,12 +239,12 @@ class StepEnd:
         if not trainer._determine_best_metric(metrics=metrics, trial=None if trial is None else trial.given):
             return
         if not best.is_new:  # an override has not called super()
-            best.found(before)
+            best.mark_new_best(before)
         if self._wants_best:
             best.ask_for_save(not trainer.control.should_save and trainer.args.save_strategy != "best")
             trainer.control.should_save = True
 
-    def find_best(self, metrics: dict[str, float]) -> bool:
+    def update_best(self, metrics: dict[str, float]) -> bool:
         """Whether this evaluation is the best so far, which is kept in the state."""
         trainer, wanted = self.run.core.trainer, self._wants_best
         args, state = trainer.args, trainer.state
@@ -255,7 +254,7 @@ class StepEnd:
         if name not in metrics and not wanted:
             return False
         value, best = self._metric_of(metrics), self.run.checkpointer.best
-        if math.isnan(value) and self.run.events.first_time("metric is NaN", name):
+        if math.isnan(value) and self.run.events.is_first_report("metric is NaN", name):
             logger.warning(
                 "%s, the metric of the best model, is NaN at step %d: an evaluation with NaN is never the best. Later "
                 "ones are not reported.",
@@ -267,7 +266,7 @@ class StepEnd:
             self.run.checkpointer.wait(f"{store.PREFIX}-{state.global_step}")
         if not self._improves(value, state.best_metric):
             return False
-        best.found((state.best_metric, state.best_global_step))
+        best.mark_new_best((state.best_metric, state.best_global_step))
         state.best_metric = value
         state.best_global_step = state.global_step
         return True

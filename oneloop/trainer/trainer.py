@@ -1,20 +1,20 @@
 """Trainer: the class that users instantiate and subclass.
 
 It has the public methods, those that may be overridden, and the public attributes. oneloop.public adds what stands on
-top of the core. The state of a run is in the objects in `_oneloop` (see internals.py), which train() creates for each
+top of the core. The state of a run is in the objects in `_oneloop` (see core.py), which train() creates for each
 run.
 """
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import behaviour
 from ..backends import loading
 from ..callbacks import CallbackHandler
-from ..checkpoint.live_state import callback_states
+from ..checkpoint.capture import callback_states
 from ..checkpoint.model_files import write_state
 from ..data.mixture import parts_of
 from ..data.order import NoBatch
@@ -22,31 +22,55 @@ from ..data.samplers import IndexSampler
 from ..errors import ArgumentError, DataError, ModelError
 from ..introspect import accepts, takes_trial
 from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
+from ..protocols import (
+    Batch,
+    Callback,
+    Collator,
+    Count,
+    DataLoader,
+    Dataset,
+    Datasets,
+    LossFunction,
+    Metrics,
+    Model,
+    Optimizer,
+    OptionalAttribute,
+    PathLike,
+    Sampler,
+    Scheduler,
+    Tensor,
+    Trial,
+)
 from ..state import TrainerControl, TrainerState
-from . import dataloaders, label_shift, setup, validation
-from .constructor import given_by_name
+from . import dataloaders, label_shift, setup, signatures, validation
+from .constructor import normalize_init_args
+from .core import Core, create
 from .evaluation import evaluation_loop, run_loop, with_speed
 from .export import export_model
+from .generic import Args_co, TrainerBase
 from .inputs import in_half, with_past
-from .internals import Internals, create
-from .loss import external_loss, find_loss, loss_function, smoothing_of
+from .loss import default_compute_loss
 from .loss_spikes import RolledBack
 from .metrics import MetricsMethods, hide_secrets
 from .optimization import build_optimizer, build_scheduler
 from .overridable import OverridableMethods
 from .prediction import predict_batch
+from .signatures import typed_as
 from .validation import has_length
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
 
 _END = object()  # what next() returns when there are no more batches
 
 
-class Trainer(MetricsMethods, OverridableMethods):
+class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
     """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
 
-    Methods of transformers' Trainer may be overridden as there: compute_loss, training_step, create_optimizer,
+    Methods may be overridden: compute_loss, training_step, create_optimizer,
     get_train_dataloader, prediction_step, log and others.
 
-    Everything after model_init is passed by name. A criterion in second place, as in PaddleNLP, is recognised by its
+    Everything after model_init is passed by name. A criterion in second place is recognised by its
     type.
 
     Args:
@@ -70,54 +94,55 @@ class Trainer(MetricsMethods, OverridableMethods):
             factory: called without arguments, it returns a function of the model and these arguments.
         preprocess_logits_for_metrics: A function of (logits, labels) that is called on each batch of an
             evaluation, such as argmax, to keep less in memory.
-        map_fn: MindNLP's: a function over columns, for datasets of mindspore.dataset.
+        map_fn: A function over columns, for datasets of mindspore.dataset.
     """
 
-    args: Any
+    args: Args_co
+    # A subclass may declare these as what they are in its framework.
     model: Any
     model_wrapped: Any  # the model with wrappers such as torch.compile: the one that is called
-    model_init: Any
-    data_collator: Any
-    train_dataset: Any
-    eval_dataset: Any
+    model_init: OptionalAttribute[Callable[..., Model]]
+    data_collator: Collator
+    train_dataset: OptionalAttribute[Dataset]
+    eval_dataset: OptionalAttribute[Datasets]
     processing_class: Any
-    criterion: Any
-    compute_loss_func: Any
-    compute_metrics: Any
-    preprocess_logits_for_metrics: Any
+    criterion: OptionalAttribute[LossFunction]
+    compute_loss_func: OptionalAttribute[LossFunction]
+    compute_metrics: OptionalAttribute[Metrics]
+    preprocess_logits_for_metrics: OptionalAttribute[Callable[[Any, Any], Any]]
     optimizer: Any
     lr_scheduler: Any
-    optimizer_cls_and_kwargs: Any
+    optimizer_cls_and_kwargs: OptionalAttribute[tuple[Callable[..., Any], dict[str, Any]]]
     callback_handler: CallbackHandler
     state: TrainerState
     control: TrainerControl
     label_names: list[str]
     is_in_train: bool
 
-    _oneloop: Internals
+    _oneloop: Core
 
     def __init__(
         self,
-        model: Any = None,
-        args: Any = None,
-        data_collator: Any = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        tokenizer: Any = None,
-        model_init: Any = None,
-        *positional: Any,
-        criterion: Any = None,
-        processing_class: Any = None,
-        compute_loss_func: Any = None,
-        compute_metrics: Any = None,
-        callbacks: Any = None,
-        optimizers: Any = (None, None),
-        optimizer_cls_and_kwargs: Any = None,
-        preprocess_logits_for_metrics: Any = None,
-        map_fn: Any = None,
+        model: Model | None = None,
+        args: Args_co | LossFunction | None = None,
+        data_collator: Collator | Args_co | None = None,
+        train_dataset: Datasets | None = None,
+        eval_dataset: Datasets | None = None,
+        tokenizer: object = None,
+        model_init: Callable[..., Model] | None = None,
+        *positional: NoReturn,
+        criterion: LossFunction | None = None,
+        processing_class: object = None,
+        compute_loss_func: LossFunction | None = None,
+        compute_metrics: Metrics | None = None,
+        callbacks: Callback | type[Callback] | Sequence[Callback | type[Callback]] | None = None,
+        optimizers: Sequence[Optimizer | Scheduler | None] | None = (None, None),
+        optimizer_cls_and_kwargs: tuple[Callable[..., Any], dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
+        map_fn: Callable[..., Any] | None = None,
         **unknown: NoReturn,
     ) -> None:
-        given = given_by_name(type(self), locals())
+        given = normalize_init_args(type(self), locals())
         self.args = setup.arguments(given.args)
         validation.functions(given, type(self))
         core = create(self, given.model, given.model_init)
@@ -131,7 +156,7 @@ class Trainer(MetricsMethods, OverridableMethods):
             given.optimizers, given.optimizer_cls_and_kwargs, given.model_init, core.backend
         )
         self.optimizer_cls_and_kwargs = given.optimizer_cls_and_kwargs
-        core.take_optimizers(self.optimizer, self.lr_scheduler)
+        core.set_user_optimizers(self.optimizer, self.lr_scheduler)
         validation.data(self, core.backend)
         core.prepare_model()
         self.data_collator = setup.collator(given.data_collator, self.processing_class, core.backend.NAME)
@@ -150,7 +175,7 @@ class Trainer(MetricsMethods, OverridableMethods):
         core.memory.stop("init", core.backend, self.args.device, core.memory.of_init)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
 
-    def call_model_init(self, trial: Any = None) -> Any:
+    def call_model_init(self, trial: Trial | None = None) -> Model:
         """A new model from model_init, which accepts no argument or a trial."""
         model = self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
         if model is None:
@@ -159,7 +184,7 @@ class Trainer(MetricsMethods, OverridableMethods):
 
     # -- callbacks and properties of the run
 
-    def add_callback(self, callback: Any) -> None:
+    def add_callback(self, callback: Callback | type[Callback]) -> None:
         """Add a callback.
 
         Args:
@@ -168,7 +193,7 @@ class Trainer(MetricsMethods, OverridableMethods):
         self.callback_handler.add_callback(callback)
         self._oneloop.extensions.callbacks_changed()
 
-    def pop_callback(self, callback: Any) -> Any:
+    def pop_callback(self, callback: Callback | type[Callback]) -> Callback | None:
         """Remove a callback and return it.
 
         Args:
@@ -176,7 +201,7 @@ class Trainer(MetricsMethods, OverridableMethods):
         """
         return self.callback_handler.pop_callback(callback)
 
-    def remove_callback(self, callback: Any) -> None:
+    def remove_callback(self, callback: Callback | type[Callback]) -> None:
         """Remove a callback.
 
         Args:
@@ -192,12 +217,13 @@ class Trainer(MetricsMethods, OverridableMethods):
         """Whether this is the main process of all."""
         return self.args.process_index == 0
 
-    def get_total_train_batch_size(self, args: Any = None) -> int:
+    @typed_as(signatures.get_total_train_batch_size)
+    def get_total_train_batch_size(self, args: "TrainingArguments | None" = None) -> int:
         """Samples of one update: all devices, all accumulation steps."""
         sizes = self._oneloop.run.sizes
-        return sizes.per_process * sizes.accumulation * (args or self.args).world_size
+        return sizes.per_process * sizes.accumulation * self._oneloop.mesh.num_batches
 
-    def record_event(self, event: str, **facts: Any) -> None:
+    def record_event(self, event: str, **facts: object) -> None:
         """Append an event to the record of the run, run.jsonl in output_dir; the report page shows it.
 
         Args:
@@ -212,19 +238,20 @@ class Trainer(MetricsMethods, OverridableMethods):
         return self.processing_class
 
     @tokenizer.setter
-    def tokenizer(self, value: Any) -> None:
+    def tokenizer(self, value: object) -> None:
         self.processing_class = value
         if "callback_handler" in self.__dict__:  # a subclass may set it before super().__init__()
             self.callback_handler.processing_class = value
 
     # -- training
 
+    @typed_as(signatures.train)
     def train(
         self,
-        resume_from_checkpoint: Any = None,
-        trial: Any = None,
+        resume_from_checkpoint: str | bool | PathLike | None = None,
+        trial: Trial | None = None,
         ignore_keys_for_eval: list[str] | None = None,
-        **kwargs: Any,
+        **kwargs: str | bool | PathLike | None,
     ) -> TrainOutput:
         """Train to the end of the run, and return its metrics.
 
@@ -238,7 +265,7 @@ class Trainer(MetricsMethods, OverridableMethods):
         Returns:
             TrainOutput: the last step, the mean loss, and metrics such as train_runtime.
         """
-        if "model_path" in kwargs:  # its name in transformers 3
+        if "model_path" in kwargs:  # an older name of it
             resume_from_checkpoint = kwargs.pop("model_path")
         if kwargs:
             raise ArgumentError(f"train() has no argument {', '.join(kwargs)}; remove it")
@@ -257,7 +284,8 @@ class Trainer(MetricsMethods, OverridableMethods):
             except RolledBack as spike:
                 after, resume_from_checkpoint = spike.resume, spike.resume.checkpoint
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: int | None = None) -> Any:
+    @typed_as(signatures.training_step)
+    def training_step(self, model: Model, inputs: Batch, num_items_in_batch: Count | None = None) -> Tensor:
         """Compute the gradients of one micro-batch and add them to those of the update. May be overridden.
 
         Args:
@@ -269,19 +297,21 @@ class Trainer(MetricsMethods, OverridableMethods):
             The loss of the micro-batch, weighted by its share of the update.
         """
         core = self._oneloop
-        if core.run.update.modes.waiting:
-            core.run.update.modes.train()
+        if core.run.modes.waiting:
+            core.run.modes.train()
         core.backend.models.train_mode(model)
         context, inputs = self._prepare_context_parallel_inputs(model, inputs)
         with context():
-            return core.run.update.loss_of(model, self._prepare_inputs(inputs), num_items_in_batch)
+            inputs = self._prepare_inputs(inputs)
+            return core.run.update.backward(model, inputs, num_items_in_batch, core.loss_terms)
 
-    def _prepare_context_parallel_inputs(self, model: Any, inputs: Any) -> tuple[Callable, Any]:
+    def _prepare_context_parallel_inputs(self, model: Model, inputs: Batch) -> tuple[Callable, Batch]:
         """(a function that returns the context of a training step, the inputs): sequences are not split here."""
         return nullcontext, inputs
 
+    @typed_as(signatures.compute_loss)
     def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: int | None = None
+        self, model: Model, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Count | None = None
     ) -> Any:
         """The loss of a micro-batch: its mean, or, given num_items_in_batch, its share of the mean of the update.
 
@@ -297,33 +327,28 @@ class Trainer(MetricsMethods, OverridableMethods):
             The loss; with return_outputs, (loss, outputs).
         """
         core = self._oneloop
-        if self.criterion is not None or loss_function(self) is not None or smoothing_of(core):
-            loss, outputs = external_loss(self, model, inputs, num_items_in_batch)
-        else:
-            outputs = core.backend.models.invoke(model, inputs)
-            loss = core.run.update.weigh(find_loss(outputs, inputs), num_items_in_batch)
-        core.run.update.note_outputs(outputs, inputs, loss)
+        loss, outputs = default_compute_loss(core, model, inputs, num_items_in_batch, core.loss_terms)
         if self.args.past_index >= 0:
-            core.run.update.keep_past_of(outputs)
+            core.run.update.store_past(outputs)
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> AbstractContextManager:
-        """The context of compute_loss: autocast if mixed precision is enabled. In scripts of transformers the model's
-        forward pass is autocast instead."""
+        """The context of compute_loss: autocast if mixed precision is enabled. Where the behaviour says so, the
+        model's forward pass is autocast instead."""
         return self._oneloop.engine.loss_context()
 
-    def floating_point_ops(self, inputs: Any) -> float:
+    def floating_point_ops(self, inputs: Batch) -> float:
         """Floating-point operations of forward and backward: six per matrix weight and token. May be overridden."""
         core = self._oneloop
-        return 6.0 * core.run.meter.work.tokens_in(inputs) * core.model_info.matrix_parameters
+        return 6.0 * core.run.work.tokens_in(inputs) * core.model_info.matrix_parameters
 
     def store_flos(self) -> None:
         """Store the counts of tokens and operations in the state. A collective on several processes."""
-        self._oneloop.run.meter.work.store(self.state)
+        self._oneloop.run.work.store(self.state)
 
     # -- data
 
-    def get_train_dataloader(self) -> Any:
+    def get_train_dataloader(self) -> DataLoader:
         """The loader of the training data: in oneloop's order, which is a pure function of (seed, epoch, position)."""
         if self.train_dataset is None:
             raise DataError("no training data: pass train_dataset= to the Trainer")
@@ -335,7 +360,7 @@ class Trainer(MetricsMethods, OverridableMethods):
             is_training=True,
         )
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+    def get_eval_dataloader(self, eval_dataset: Datasets | None = None) -> DataLoader:
         """The loader of an evaluation dataset. May be overridden.
 
         With dataloader_persistent_workers, the loaders of the Trainer's own datasets are kept until training ends.
@@ -361,7 +386,7 @@ class Trainer(MetricsMethods, OverridableMethods):
             dataloader_key=key if own else None,
         )
 
-    def get_test_dataloader(self, test_dataset: Any) -> Any:
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
         """The loader of a dataset to predict on. May be overridden.
 
         Args:
@@ -378,13 +403,13 @@ class Trainer(MetricsMethods, OverridableMethods):
 
     def _get_dataloader(
         self,
-        dataset: Any,
+        dataset: Dataset,
         description: str,
         batch_size: int,
-        sampler_fn: Callable[[Any], Any] | None = None,
+        sampler_fn: Callable[..., Any] | None = None,
         is_training: bool = False,
         dataloader_key: str | None = None,
-    ) -> Any:
+    ) -> DataLoader:
         """The loader of any dataset, with the collator and workers of the Trainer; the three methods above call it.
 
         sampler_fn(dataset) returns a sampler of indices or of batches. With dataloader_persistent_workers, a loader
@@ -396,17 +421,18 @@ class Trainer(MetricsMethods, OverridableMethods):
             loader = self._oneloop.extensions.evaluation_loader(loader)
         if dataloader_key is not None and self.is_in_train and self.args.dataloader_persistent_workers:
             self._eval_dataloaders[dataloader_key] = loader
-            self._oneloop.run.step_end.seeds.before_iterating(loader, dataloader_key)
+            self._oneloop.run.seeds.before_iterating(loader, dataloader_key)
         return loader
 
-    def num_examples(self, dataloader: Any) -> int:
+    def num_examples(self, dataloader: DataLoader) -> int:
         """Samples in a loader; estimated from its batches if the dataset has no length."""
         try:
             return len(dataloader.dataset)
         except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):
             return len(dataloader) * self.args.per_device_train_batch_size
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+    @typed_as(signatures.any_parameters)
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         """Sample indices in training order, with set_epoch; None for data that can only be iterated."""
         core = self._oneloop
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -414,13 +440,14 @@ class Trainer(MetricsMethods, OverridableMethods):
             return None
         return IndexSampler(dataloaders.train_orders(core, dataset))
 
-    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:
         """Sample indices of an evaluation, in the order of the data."""
         return dataloaders.in_order(eval_dataset)
 
+    @typed_as(signatures.get_batch_samples)
     def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: Any = None
-    ) -> tuple[list, Any]:
+        self, epoch_iterator: Iterator[Batch], num_batches: int, device: object = None
+    ) -> tuple[list[Any], Count | None]:
         """The micro-batches of the next update, and the number of their items (None if nothing needs it)."""
         batches = []
         for _ in range(num_batches):
@@ -436,16 +463,17 @@ class Trainer(MetricsMethods, OverridableMethods):
             batches.append(batch)
         return batches, self._get_num_items_in_batch(batches, device)
 
-    def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
+    @typed_as(signatures.any_parameters)
+    def _get_num_items_in_batch(self, batch_samples: list[Batch], device: object) -> Count | None:
         """The items in the micro-batches of an update, in training only if something needs their number. May be
         overridden."""
         update = self._oneloop.run.update
         if self.is_in_train:
-            return update.take(batch_samples)
+            return update.count_update_items(batch_samples)
         label_shift.find(self._oneloop, batch_samples)
         return sum(update.count_items(batch) for batch in batch_samples) if batch_samples else None
 
-    def _prepare_inputs(self, inputs: Any) -> Any:
+    def _prepare_inputs(self, inputs: Batch) -> Batch:
         """The batch on the device, with the output of the previous step if past_index is set."""
         core = self._oneloop
         inputs = self._prepare_input(inputs)
@@ -475,7 +503,7 @@ class Trainer(MetricsMethods, OverridableMethods):
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Create both, unless they were passed in. Override it, or one of the two below."""
         if "lr_scheduler" in inspect.signature(self.create_optimizer).parameters:
-            # An override for PaddleNLP, where an optimizer is built with its schedule.
+            # An override that builds an optimizer with its schedule.
             self.create_scheduler(num_training_steps=num_training_steps)
             self.create_optimizer(self.lr_scheduler)
             return
@@ -483,12 +511,13 @@ class Trainer(MetricsMethods, OverridableMethods):
         known = {"optimizer": self.optimizer} if accepts(self.create_scheduler, "optimizer") else {}
         self.create_scheduler(num_training_steps=num_training_steps, **known)
 
-    def create_optimizer(self, model: Any = None) -> Any:
+    @typed_as(signatures.create_optimizer)
+    def create_optimizer(self, model: Model | Scheduler | None = None) -> Optimizer:
         """Create the optimizer over all trainable parameters, without decay on biases and norms. May be overridden.
 
         Args:
-            model: The model whose parameters are optimized; by default the Trainer's. Overrides written for PaddleNLP
-                pass the schedule in its place.
+            model: The model whose parameters are optimized; by default the Trainer's. Overrides that build it
+                with its schedule pass that in its place.
 
         Returns:
             The optimizer, which is also in self.optimizer.
@@ -498,7 +527,7 @@ class Trainer(MetricsMethods, OverridableMethods):
             self.optimizer = build_optimizer(self, model)
         return self.optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Scheduler:
         """Create the learning-rate schedule, a pure function of the step. May be overridden.
 
         Args:
@@ -513,21 +542,22 @@ class Trainer(MetricsMethods, OverridableMethods):
             self.lr_scheduler = build_scheduler(self, optimizer, num_training_steps)
         return self.lr_scheduler
 
-    def get_decay_parameter_names(self, model: Any) -> list[str]:
+    def get_decay_parameter_names(self, model: Model) -> list[str]:
         """Names of the parameters that weight decay applies to."""
         return self._oneloop.backend.models.decay_names(model)
 
     @staticmethod
-    def get_optimizer_cls_and_kwargs(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
+    def get_optimizer_cls_and_kwargs(
+        args: "TrainingArguments", model: Model | None = None
+    ) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The optimizer class for args.optim, and its keyword arguments.
 
         An override may add what is optimized, in place of the model's parameters: as `params`, `model` or
         `optimizer_dict`, a list of parameter groups or of parameters.
 
-        Overrides of PaddleNLP's Trainer create the optimizer with a schedule in place of the rate, so for its scripts
-        there is no rate, as in PaddleNLP.
+        Where scripts create the optimizer with a schedule in place of the rate, there is no rate.
         """
-        backend = loading.of_model(model) if model is not None else loading.assumed()
+        backend = loading.of_model(model) if model is not None else loading.default_backend()
         cls, options = backend.optimizers.class_and_options(args, model)
         if model is None and behaviour.of(backend.NAME).optimizer_options_without_rate:
             options.pop("learning_rate", None)
@@ -549,7 +579,7 @@ class Trainer(MetricsMethods, OverridableMethods):
         """The number of trainable parameters."""
         return self._oneloop.backend.models.num_parameters(self.model, trainable=True)
 
-    def get_optimizer_group(self, param: Any = None) -> Any:
+    def get_optimizer_group(self, param: Tensor | str | None = None) -> dict[str, Any] | list[dict[str, Any]]:
         """The group of a parameter, given by itself or by name; without one, all groups."""
         if self.optimizer is None:
             raise ArgumentError("there is no optimizer yet: call train() or create_optimizer() first")
@@ -561,7 +591,10 @@ class Trainer(MetricsMethods, OverridableMethods):
     # -- evaluation and prediction
 
     def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+        self,
+        eval_dataset: Datasets | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Evaluate, log the metrics and return them.
 
@@ -595,17 +628,18 @@ class Trainer(MetricsMethods, OverridableMethods):
         return metrics
 
     def _evaluate(
-        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+        self, trial: Trial | None, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
         """The evaluation after a training step: evaluate(), then pass the metrics to the schedule and the search."""
         return self._oneloop.run.step_end.evaluate_and_report(ignore_keys_for_eval, skip_scheduler)
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any = None) -> bool:
+    @typed_as(signatures.any_parameters)
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Trial | None = None) -> bool:
         """Whether an evaluation is the best so far, by metric_for_best_model; the state keeps its metric and step."""
-        return self._oneloop.run.step_end.find_best(metrics)
+        return self._oneloop.run.step_end.update_best(metrics)
 
     def predict(
-        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+        self, test_dataset: Dataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
         """Predict on a dataset; with labels, metrics as well.
 
@@ -627,9 +661,10 @@ class Trainer(MetricsMethods, OverridableMethods):
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics=metrics)
         return PredictionOutput(output.predictions, output.label_ids, metrics)
 
+    @typed_as(signatures.evaluation_loop)
     def evaluation_loop(
         self,
-        dataloader: Any,
+        dataloader: DataLoader,
         description: str,
         prediction_loss_only: bool | None = None,
         ignore_keys: list[str] | None = None,
@@ -638,19 +673,20 @@ class Trainer(MetricsMethods, OverridableMethods):
     ) -> EvalLoopOutput:
         """One pass over a loader: predictions, labels and metrics. evaluate() and predict() both run it.
 
-        max_eval_iters, of PaddleNLP, limits the number of batches.
+        max_eval_iters limits the number of batches.
         """
         most = max_eval_iters if max_eval_iters is not None and max_eval_iters > 0 else None
         return evaluation_loop(
             self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix, most
         )
 
-    def prediction_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+    @typed_as(signatures.evaluation_loop)
+    def prediction_loop(self, *args: object, **kwargs: object) -> EvalLoopOutput:
         """The former name of evaluation_loop."""
-        return self.evaluation_loop(*args, **kwargs)
+        return self.evaluation_loop(*args, **kwargs)  # type: ignore[arg-type]
 
     def prediction_step(
-        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+        self, model: Model, inputs: Batch, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
         """The outputs of one batch of an evaluation. May be overridden.
 
@@ -667,7 +703,8 @@ class Trainer(MetricsMethods, OverridableMethods):
 
     # -- logs
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+    @typed_as(signatures.log)
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Add values to the history, and call on_log of the callbacks. May be overridden.
 
         Args:
@@ -679,7 +716,7 @@ class Trainer(MetricsMethods, OverridableMethods):
             logs["epoch"] = self.state.epoch
             if core.behaviour.logs_interval_speeds:
                 logs["progress_or_epoch"] = round(self.state.epoch, 4)
-        if core.run.meter.work.mode != "no":
+        if core.run.work.mode != "no":
             self.store_flos()
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None:
@@ -690,12 +727,16 @@ class Trainer(MetricsMethods, OverridableMethods):
         hide_secrets(logs)
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)
-        core.run.checkpointer.directory.storage.upload_files(is_strict=False)
+        core.run.storage.upload_files(is_strict=False)
 
     # -- the model and the run as files
 
+    @typed_as(signatures.save_model)
     def save_model(
-        self, output_dir: Any = None, _internal_call: bool = False, merge_tensor_parallel: bool = False
+        self,
+        output_dir: str | PathLike | None = None,
+        _internal_call: bool = False,
+        merge_tensor_parallel: bool = False,
     ) -> None:
         """Write the model, its configuration and its tokenizer so that the model's own library can load them.
 
@@ -704,23 +745,24 @@ class Trainer(MetricsMethods, OverridableMethods):
 
         Args:
             output_dir: Where to write, a directory or a URL of object storage; by default args.output_dir.
-            merge_tensor_parallel: PaddleNLP's; the model is always written whole.
+            merge_tensor_parallel: Has no effect; the model is always written whole.
         """
         checkpointer = self._oneloop.run.checkpointer
         with (
             checkpointer.directory.storage.saving(output_dir) as folder,
             checkpointer.model_files.weights_for(folder),
-            checkpointer.model_files.whole_model(),
+            checkpointer.model_files.full_model(),
         ):
             if self.args.should_save:
-                self._save(str(folder or checkpointer.directory.shown))
+                self._save(str(folder or checkpointer.directory.display_path))
         if not _internal_call:
             self._oneloop.extensions.model_saved()
 
+    @typed_as(signatures.any_parameters)
     def _save(
         self,
         output_dir: str | None = None,
-        state_dict: dict[str, Any] | None = None,
+        state_dict: dict[str, Tensor] | None = None,
         merge_tensor_parallel: bool = False,
     ) -> None:
         """Write the files of save_model; called only in the process that writes."""
@@ -732,9 +774,12 @@ class Trainer(MetricsMethods, OverridableMethods):
         self.store_flos()
         if self.args.should_save:
             write_state(self.state, self._oneloop.run.checkpointer.directory.path)
-            self._oneloop.run.checkpointer.directory.storage.upload_files()
+            self._oneloop.run.storage.upload_files()
 
-    def _save_checkpoint(self, model: Any = None, trial: Any = None, metrics: Any = None) -> None:
+    @typed_as(signatures.any_parameters)
+    def _save_checkpoint(
+        self, model: Model | None = None, trial: Trial | None = None, metrics: dict[str, float] | None = None
+    ) -> None:
         """Save everything that a resumed run needs in output_dir/checkpoint-STEP.
 
         Training blocks only for the copy; files are written in the background, and on_save is called after their
@@ -755,7 +800,12 @@ class Trainer(MetricsMethods, OverridableMethods):
         """
         return name
 
-    def export(self, output_dir: Any = None, input_spec: Any = None, dataset: Any = None) -> list[str]:
+    def export(
+        self,
+        output_dir: str | PathLike | None = None,
+        input_spec: object = None,
+        dataset: Dataset | None = None,
+    ) -> list[str]:
         """Export the model for inference, and return the paths of the files.
 
         The exported model is loaded again and compared with the model on one batch.

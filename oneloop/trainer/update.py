@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,37 +12,54 @@ import numpy as np
 from ..data.batch_sizes import batch_rows
 from ..distributed.step_sync import SharedUpdate
 from ..errors import ArgumentError, ModelError, NoGradientsError
+from ..formats.schema import integer, number
 from ..introspect import NUM_ITEMS
 from . import batch_hints, label_shift
 from .clipping import clip
-from .loss import UNWEIGHTED, ItemCounting, LossContract, MicroBatchWeights, smoothing_of, split_labels, weigh_labels
-from .modes import Modes
-from .nonfinite import NonfiniteUpdates
+from .loss import (
+    WHOLE_UPDATE,
+    ItemCounting,
+    LossContract,
+    LossTerms,
+    ReturnedLoss,
+    items_for_step,
+    rescale_for_world,
+    smoothing_of,
+    split_labels,
+    weigh_labels,
+)
+from .part import Part
 
 if TYPE_CHECKING:
+    from ..checkpoint.resume import StoredRun
     from .run import Run
 
 logger = logging.getLogger(__name__)
 
-SHIFTED = "shift_labels"  # labels that a collator has shifted, as models of transformers take them
+_ALONE = contextlib.nullcontext()
+SHIFTED = "shift_labels"  # labels that a collator has shifted: position i is compared with label i
 
 
-class Update:
+class Update(Part):
     """Created for each run; computes all its updates."""
 
+    name = "update"
+    schema = {"learning_rate": number(0), "split": integer(1, 2**20)}
+
     def __init__(self, run: "Run") -> None:
+        super().__init__(run.context)
         core = run.core
         self.run = run
         self.contract = LossContract.of(core)
         self.counting = ItemCounting.of(core, self.contract, core.trainer.args.gradient_accumulation_steps)
-        self.micro_items: list[Any] = []  # of the micro-batches of the current update
-        self.weights: MicroBatchWeights = UNWEIGHTED  # of the current micro-batch
-        self.is_weighted = False  # our compute_loss has weighted the last loss, even if an override called it
+        self.micro_batches = 1  # in the current update
+        self._several = not core.mesh.is_single  # processes, which add up their gradients and losses
+        self._clips_by_override = core.clips_by_override
+        self._asks_shift = True  # whether the loss is of position i and label i + 1
+        self._counted: tuple[list[Any], list[Any]] = ([], [])  # micro-batches, and the items of each
         self.split = 1  # parts that a micro-batch is split into after running out of memory
         self.last_rate = 0.0  # the learning rate of the last update
-        self.modes = Modes(core)
-        self.nonfinite = NonfiniteUpdates(run)
-        self.is_foreign = False  # the optimizer has none of the model's parameters, maybe those of a criterion
+        self.optimizer_has_no_model_params = False  # maybe those of a criterion
         self.past: Any = None  # past_index: the output that is passed to the next batch as `mems`
 
     def accumulates(self, steps: int) -> None:
@@ -50,9 +67,11 @@ class Update:
         if steps > 1:
             self.counting = replace(self.counting, counts=True)
 
-    def resume(self, last_rate: float, split: int) -> None:
-        """Restore the values of a checkpoint."""
-        self.last_rate, self.split = last_rate, split
+    def state(self) -> dict[str, Any]:
+        return {"learning_rate": self.last_rate, "split": self.split}
+
+    def load(self, stored: dict[str, Any], source: "StoredRun") -> None:
+        self.last_rate, self.split = stored.get("learning_rate", 0.0), stored.get("split", 1)
 
     # -- items
 
@@ -74,89 +93,69 @@ class Update:
                 return weigh_labels(array, counting.class_weights, ignored, shifted)
         return int(tensors.count_labels(labels, shifted, counting.ignore_index))
 
-    def _know_shift(self, batches: list[Any]) -> None:
+    def _find_label_shift(self, batches: list[Any]) -> None:
         """If anything depends on how the loss compares positions and labels, find it out."""
-        core, sources = self.run.core, self.run.meter.sources
-        if core.model_info.is_shift_guessed:
-            of_sources = sources is not None and sources.wants_losses
-            if self.counting.counts or of_sources or smoothing_of(core):
-                label_shift.find(core, batches)
+        core = self.run.core
+        depends = self.counting.counts or self.run.sources.logs_losses or smoothing_of(core)
+        if depends and core.model_info.is_shift_guessed:
+            label_shift.find(core, batches)
+            self._counted = [], []  # by another rule, maybe
+        self._asks_shift = bool(depends) and core.model_info.is_shift_guessed
 
-    def take(self, batches: list[Any]) -> Any:
-        """Count the items in the micro-batches of the next update; None if nothing needs their number."""
-        self._know_shift(batches)
+    def count_update_items(self, batches: list[Any]) -> Any:
+        """The number of items in the micro-batches of the next update; None if nothing needs it."""
+        if self._asks_shift:
+            self._find_label_shift(batches)
         if not self.counting.counts or not batches:
             return None
-        self.micro_items = [self.count_items(batch) for batch in batches]
-        return sum(self.micro_items)
+        return sum(self.items_of(batches))
 
-    def _items_for_step(self, shared: SharedUpdate) -> Any:
-        """num_items_in_batch as passed to training_step."""
-        items = shared.num_items
-        return items / shared.sharing if items and self.contract.step_divides and shared.sharing > 1 else items
+    def items_of(self, batches: list[Any]) -> list[Any]:
+        """The items of each of these micro-batches. They are counted once, also if get_batch_samples is overridden."""
+        known, items = self._counted
+        if len(known) != len(batches) or any(one is not other for one, other in zip(known, batches)):
+            items = [self.count_items(batch) for batch in batches]
+            self._counted = list(batches), items
+        return items
 
     # -- gradients
 
-    def loss_of(self, model: Any, inputs: Any, num_items: Any) -> Any:
-        """The weighted loss of a micro-batch; its gradients are added to the accumulated ones."""
-        contract, trainer = self.contract, self.run.core.trainer
+    def backward(self, model: Any, inputs: Any, num_items: Any, terms: LossTerms) -> Any:
+        """The normalized loss of a micro-batch; its gradients are added to the accumulated ones."""
+        core, contract = self.run.core, self.contract
+        if num_items is None and contract.weighs_items:  # an overridden training_step has not passed it on
+            num_items = terms.num_items
+        given = contract.loss_takes_items and num_items is not None
+        compute = partial(core.trainer.compute_loss, model, inputs, **({NUM_ITEMS: num_items} if given else {}))
+        divisor = None
+        if contract.returned is ReturnedLoss.MEAN:
+            divisor = terms.divisor
+        elif contract.returned is ReturnedLoss.EQUAL_MEAN:
+            divisor = self.micro_batches
+        elif contract.returned is ReturnedLoss.DIVIDED_BY_ITEMS:
+            compute = partial(self._rescaled, compute, terms)
+        return core.engine.loss_and_gradients(compute, divisor)
 
-        def compute() -> Any:
-            self.is_weighted = False
-            given = contract.loss_takes_items and num_items is not None
-            items: dict[str, Any] = {NUM_ITEMS: num_items} if given else {}
-            loss = trainer.compute_loss(model, inputs, **items)
-            if contract.divides_itself and self.weights.sharing > 1 and not self.is_weighted:
-                loss = loss * self.weights.sharing
-            return loss
-
-        divisor = None if contract.loss_is_share else self._divisor
-        return self.run.core.engine.loss_and_gradients(compute, divisor)
-
-    @property
-    def _divisor(self) -> Any:
-        """What the mean loss of a micro-batch is divided by."""
-        return self.micro_batches if self.contract.counts_batches else self.weights.divisor
-
-    @property
-    def micro_batches(self) -> int:
-        """The number of micro-batches in the current update."""
-        return max(1, len(self.micro_items))
-
-    def weigh(self, loss: Any, num_items: Any) -> Any:
-        """The share of a mean loss in its update, for a compute_loss that received num_items."""
-        if num_items is None or (divisor := self.weights.divisor) is None:
-            return loss
-        self.is_weighted = True
-        return loss / divisor
-
-    def note_outputs(self, outputs: Any, inputs: Any, loss: Any) -> None:
-        """For the losses of the datasets of a mixture: the outputs and the loss of compute_loss."""
-        sources, contract = self.run.meter.sources, self.contract
-        if sources is not None and sources.is_waiting:
-            mean = loss * self.weights.divisor if self.is_weighted else loss
-            sources.note(outputs, inputs, mean, is_mean=not (contract.sums or contract.func_is_share))
-
-    def of_all_processes(self, loss: Any, num_items: Any) -> Any:
-        """Scale a loss that was divided by the items of all processes: the losses of all processes must be summed, but
-        gradients are averaged over processes."""
-        if num_items is not None and self.weights.sharing > 1 and not self.contract.divides_itself:
-            return loss * self.weights.sharing
-        return loss
+    @staticmethod
+    def _rescaled(compute: Callable[[], Any], terms: LossTerms) -> Any:
+        """The loss of an override that divides by the items of all processes, unless super() has normalized it."""
+        terms.is_normalized = False
+        loss = compute()
+        return loss if terms.is_normalized else rescale_for_world(loss, terms)
 
     def begin(self, micro_batches: list[Any], shared: SharedUpdate | None) -> None:
         """Before on_step_begin: whether the first micro-batch, if any is computed, is the last as well."""
-        several = shared is not None and len(micro_batches) * self.split + shared.joins > 1
-        self.modes.gradients.sync_gradients = not several
+        several = shared is not None and len(micro_batches) * self.split + shared.dummy_steps > 1
+        self.micro_batches = max(1, len(micro_batches))
+        self.run.modes.gradients.sync_gradients = not several
 
     def accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
         """Compute the gradients of all micro-batches of an update; returns the loss of the update."""
-        core, sources = self.run.core, self.run.meter.sources
-        if self.nonfinite.skips:
-            self.nonfinite.begin()
-        self._know_shift(micro_batches)  # if an override has counted the items
-        if sources is not None:
-            sources.begin(micro_batches)
+        core, hooks = self.run.core, self.run.hooks
+        if self._asks_shift:  # an override has counted the items
+            self._find_label_shift(micro_batches)
+        for hook in hooks.start_update:
+            hook(micro_batches)
         if self.split > 1:
             micro_batches = self._split_batches(micro_batches, self.split)
         while True:
@@ -172,16 +171,12 @@ class Update:
                 # The error references the tensors of the failed pass: keep only its message, or their memory stays
                 # allocated.
                 message = str(error).splitlines()[0][:200]
-            finally:
-                self.weights = UNWEIGHTED
             if message is None:
                 break
             micro_batches = self._halve(micro_batches, message)
-        for inputs in micro_batches:  # only now, so that a repeated step counts once
-            self.run.meter.work.add(inputs)
-        if sources is not None:
-            sources.end()
-        if core.strategy.finish(core.engine.parameters):
+        for hook in hooks.end_accumulation:
+            hook(micro_batches)
+        if self._several and core.strategy.finish(core.engine.parameters):
             core.wrap_model(again=True)
         return loss
 
@@ -212,67 +207,78 @@ class Update:
         return micro_batches
 
     def _split_batches(self, micro_batches: list[Any], parts: int) -> list[Any]:
-        """Split every micro-batch into smaller ones, and count their items."""
+        """Split every micro-batch into smaller ones."""
         cut: list[Any] = []
         for batch in micro_batches:
             rows = batch_rows(batch) or 1
             pieces = min(parts, rows)
             cut.extend(self.run.core.backend.tensors.split(batch, pieces, rows) if pieces > 1 else [batch])
-        self.micro_items = [self.count_items(batch) for batch in cut]
-        if self.run.meter.sources is not None:
-            self.run.meter.sources.split(cut)
+        self.micro_batches = max(1, len(cut))
+        for hook in self.run.hooks.split_micro_batches:
+            hook(cut)
         return cut
 
     def _accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
-        core, strategy, sources = self.run.core, self.run.core.strategy, self.run.meter.sources
-        gradients, total = self.modes.gradients, None
+        core, strategy, hooks = self.run.core, self.run.core.strategy, self.run.hooks
+        gradients, total = self.run.modes.gradients, None
         last = len(micro_batches) - 1
-        weighs = bool(shared.num_items) and (last > 0 or core.processes.size > 1) and not self.contract.counts_batches
-        model, closing = strategy.called(core.trainer.model_wrapped), last
-        if weighs:
-            closing = max((i for i, items in enumerate(self.micro_items) if items), default=last)
-        if shared.joins:
+        weighs = bool(shared.num_items) and (last > 0 or core.mesh.num_batches > 1) and self.contract.weighs_items
+        counted = self.items_of(micro_batches) if weighs else None
+        model, closing = core.trainer.model_wrapped, last
+        if self._several:
+            model = strategy.forward_module(model)
+        if counted is not None:
+            closing = max((i for i, items in enumerate(counted) if items), default=last)
+        if shared.dummy_steps:
             closing = -1
         for i, inputs in enumerate(micro_batches):
             gradients.sync_gradients = i == closing
             self.run.call("on_load_data_end", inputs=inputs)
-            items = self.micro_items[i] if weighs else None
+            items = None if counted is None else counted[i]
             # A micro-batch without labels does not contribute; its own mean would be 0/0.
             if items != 0:
-                if i == closing and shared.loss_travels:
-                    strategy.closing(total, counts=True)
-                # compute_loss reads the weight of its micro-batch from here, whether we or an override call it.
-                self.weights = MicroBatchWeights(items, shared.num_items, shared.sharing)
-                if sources is not None:
-                    sources.enter(i)
-                with strategy.micro_batch(i == closing):
-                    loss = self._step(model, inputs, shared)
-                if sources is not None:
-                    sources.leave()
+                if i == closing and shared.loss_follows_gradients:
+                    strategy.attach_loss_to_last_backward(total, counts=True)
+                terms = WHOLE_UPDATE
+                if shared.num_items is not None or shared.sharing > 1:
+                    terms = LossTerms(items, shared.num_items, shared.sharing)
+                for hook in hooks.start_micro_batch:
+                    hook(i)
+                with strategy.micro_batch(i == closing) if self._several else _ALONE:
+                    loss = self._step(model, inputs, terms)
+                for hook in hooks.end_micro_batch:
+                    hook(i)
                 total = loss if total is None else total + loss
             if i != last:
                 if i == closing:  # the micro-batches that follow have no labels
                     gradients.sync_gradients = False
                 self.run.call("on_substep_end")
-        if shared.joins:
+        if shared.dummy_steps:
             self._join(model, shared, total)
         if shared.is_idle:
-            if shared.loss_travels:
-                strategy.closing(total, counts=False)
-            strategy.add_nothing()
-        if total is None and core.processes.size > 1:
-            core.engine.stand_by()
+            if shared.loss_follows_gradients:
+                strategy.attach_loss_to_last_backward(total, counts=False)
+            strategy.contribute_zero_grads()
+        if total is None and core.mesh.num_batches > 1:
+            core.engine.skip_local_compute()
         gradients.sync_gradients = True
         return total
 
-    def _step(self, model: Any, inputs: Any, shared: SharedUpdate) -> Any:
-        if self.modes.waiting:  # a callback may have evaluated since the last micro-batch
-            self.modes.train()
-        given = (model, inputs, self._items_for_step(shared))[: 3 if self.contract.step_takes_items else 2]
+    def _step(self, model: Any, inputs: Any, terms: LossTerms) -> Any:
+        if self.run.modes.waiting:  # a callback may have evaluated since the last micro-batch
+            self.run.modes.train()
         core, contract = self.run.core, self.contract
-        step = core.trainer.training_step
-        loss = core.engine.recorded(partial(step, *given)) if contract.is_recorded else step(*given)
-        if contract.own_step and contract.own_loss and not core.trainer.args.torch_compile:
+        step: Callable[..., Any] = core.trainer.training_step
+        given: tuple[Any, ...] = (model, inputs)
+        if contract.step_takes_items:
+            items = terms.num_items
+            if contract.step_divides:
+                items = items_for_step(contract, items, terms.processes)
+            given = (model, inputs, items)
+        if contract.is_recorded:
+            step, given = core.engine.recorded, (partial(step, *given),)
+        loss = core.call_on_terms(terms, step, *given)
+        if contract.has_default_step and contract.has_default_loss and not core.trainer.args.torch_compile:
             return loss
         # It is read after later steps, which may write to its memory, as captured graphs do.
         return core.backend.tensors.detach(loss) * 1 if core.backend.tensors.is_tensor(loss) else loss
@@ -281,60 +287,59 @@ class Update:
         """Compute as many micro-batches as the other processes, where each forward pass is a collective and would
         otherwise hang. They do not contribute to the gradients."""
         strategy = self.run.core.strategy
-        for i in range(shared.joins):
-            if i == shared.joins - 1 and shared.loss_travels:
-                strategy.closing(total, counts=False)
-            self.weights = MicroBatchWeights(None, shared.num_items, shared.sharing)
-            self.modes.gradients.sync_gradients = i == shared.joins - 1
-            with strategy.micro_batch(i == shared.joins - 1), strategy.muted(model):
-                given = (model, shared.spare, self._items_for_step(shared))
-                self.run.core.trainer.training_step(*given[: 3 if self.contract.step_takes_items else 2])
+        for i in range(shared.dummy_steps):
+            if i == shared.dummy_steps - 1 and shared.loss_follows_gradients:
+                strategy.attach_loss_to_last_backward(total, counts=False)
+            self.run.modes.gradients.sync_gradients = i == shared.dummy_steps - 1
+            with strategy.micro_batch(i == shared.dummy_steps - 1), strategy.discard_gradients(model):
+                self._step(model, shared.dummy_batch, LossTerms(None, shared.num_items, shared.sharing))
 
     # -- the optimizer step
 
-    def _prepare(self, loss: Any) -> None:
-        """Unscale and clip the gradients. Where it is expected, an overridden training_step may have stepped optimizers
-        of its own and left no gradients; the optimizer step then changes nothing."""
-        core = self.run.core
-        try:
-            core.engine.prepare_update(core.trainer.optimizer, loss)
-        except NoGradientsError:
-            if self.contract.own_step or not core.behaviour.step_may_update_model:
-                raise
-            if self.run.events.first_time("no gradients"):
-                logger.warning(
-                    "training_step has left no gradients, so the optimizer of the Trainer changes nothing. That is "
-                    "right if training_step updates the model itself."
-                )
+    def _accept_no_gradients(self) -> bool:
+        """Where it is expected, an overridden training_step may have stepped optimizers of its own and left no
+        gradients; the optimizer step then changes nothing."""
+        if self.contract.has_default_step or not self.run.core.behaviour.step_may_update_model:
+            return False
+        if self.run.events.is_first_report("no gradients"):
+            logger.warning(
+                "training_step has left no gradients, so the optimizer of the Trainer changes nothing. That is "
+                "right if training_step updates the model itself."
+            )
+        return True
 
     def apply(self, loss: Any) -> None:
         """Clip, step the optimizer and the schedule, and clear the gradients."""
-        run, core = self.run, self.run.core
+        run, core, hooks = self.run, self.run.core, self.run.hooks
         trainer, engine = core.trainer, core.engine
         step = trainer.state.global_step + 1
-        loss = core.strategy.mean(loss)
-        self._prepare(loss)
-        if core.clips_by_override:
+        if self._several:
+            loss = core.strategy.mean(loss)
+        try:
+            engine.prepare_update(trainer.optimizer, loss)
+        except NoGradientsError:
+            if not self._accept_no_gradients():
+                raise
+        if self._clips_by_override:
             clip(core)
-        if self.is_foreign:
-            self._check_foreign()
-        scaler = getattr(engine, "scaler", None)
+        if self.optimizer_has_no_model_params:
+            self._check_criterion_gradients()
+        scaler = engine.scaler
         run.call("on_pre_optimizer_step")
         run.call("on_optimizer_begin", scaler=scaler)
         bad = engine.apply_update(trainer.optimizer, step)
-        if self.nonfinite.skips:
-            self.nonfinite.end(engine.is_bad)
+        for after in hooks.end_optimizer_step:
+            after(engine.is_bad)
         run.call("on_optimizer_step")
         run.call("on_optimizer_end", scaler=scaler)
-        run.meter.losses.add(loss)
-        if run.meter.spikes.is_on:
-            run.meter.spikes.add(step, loss, engine.norm)
+        for end in hooks.end_update:
+            end(step, loss)
         if bad is not None:
-            self.nonfinite.found(bad)
+            run.nonfinite.handle_nonfinite(bad)
         self._step_schedule()
         engine.clear()
-        if self.modes.average.kind is not None:
-            self.modes.average.update(step)
+        for hook in hooks.end_step:
+            hook(step)
         every = trainer.args.torch_empty_cache_steps
         if every and step % every == 0:
             core.backend.devices.empty_cache(trainer.args.device)
@@ -345,32 +350,39 @@ class Update:
         if not self.run.step_end.steps_by_metric:
             trainer.lr_scheduler.step()
 
-    def leave_out(self) -> None:
+    def advance_without_update(self) -> None:
         """A step whose samples are left out: nothing is updated. The schedule and averages go on, as after an update
         that was skipped because it is not finite."""
-        self.run.meter.losses.leave_out()
+        hooks, step = self.run.hooks, self.run.core.trainer.state.global_step + 1
+        for hook in hooks.skip_step:
+            hook(step)
         self._step_schedule()
-        if self.modes.average.kind is not None:
-            self.modes.average.update(self.run.core.trainer.state.global_step + 1)
+        for hook in hooks.end_step:
+            hook(step)
 
-    def look_for_parameters(self, optimizer: Any) -> None:
+    def check_optimizer_parameters(self, optimizer: Any) -> None:
         """Raise ModelError if the optimizer has no parameters of the model, nor of a loss function that may have
         some."""
         core, contract = self.run.core, self.contract
         trainer, known = core.trainer, {id(p) for p in core.engine.parameters}
-        if core.strategy.in_parts or any(id(p) in known for p in self._held_by(optimizer)):
+        if core.strategy.is_sharded or any(id(p) in known for p in self._parameters_held_by(optimizer)):
             return
-        if contract.own_loss and contract.own_step and trainer.criterion is None and trainer.compute_loss_func is None:
+        if (
+            contract.has_default_loss
+            and contract.has_default_step
+            and trainer.criterion is None
+            and trainer.compute_loss_func is None
+        ):
             raise self._foreign(optimizer)
-        self.is_foreign = True
+        self.optimizer_has_no_model_params = True
 
-    def _check_foreign(self) -> None:
+    def _check_criterion_gradients(self) -> None:
         """In the first update: parameters of a loss function have gradients now."""
-        optimizer, self.is_foreign = self.run.core.trainer.optimizer, False
-        if all(getattr(p, "grad", None) is None for p in self._held_by(optimizer)):
+        optimizer, self.optimizer_has_no_model_params = self.run.core.trainer.optimizer, False
+        if all(getattr(p, "grad", None) is None for p in self._parameters_held_by(optimizer)):
             raise self._foreign(optimizer)
 
-    def _held_by(self, optimizer: Any) -> list[Any]:
+    def _parameters_held_by(self, optimizer: Any) -> list[Any]:
         return [p for group in self.run.core.backend.optimizers.groups(optimizer) for p in group["params"]]
 
     def _foreign(self, optimizer: Any) -> ModelError:
@@ -382,7 +394,7 @@ class Update:
 
     # -- past_index
 
-    def keep_past_of(self, outputs: Any) -> None:
+    def store_past(self, outputs: Any) -> None:
         """Store the output of this batch that is passed to the next one."""
         core = self.run.core
         self.past = core.backend.tensors.detach(_output_at(outputs, core.trainer.args.past_index))

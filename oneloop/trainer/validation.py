@@ -11,7 +11,7 @@ from ..introspect import class_overrides, is_overridden
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
-    from .constructor import Given
+    from .constructor import TrainerInit
     from .trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def model(given: Any) -> Any:
     return given
 
 
-def functions(given: "Given", trainer_class: type) -> None:
+def functions(given: "TrainerInit", trainer_class: type) -> None:
     """Raise ArgumentError unless each function is callable or None. A Trainer of a library with a compute_loss of its
     own may pass anything as compute_loss_func, to say that its loss is used as it is."""
     has_sign = behaviour.current().loss_func_may_be_sign and class_overrides(trainer_class, "compute_loss")

@@ -30,7 +30,7 @@ def differs(see, first, second, **given):
     return Observation(see, [(first, None), (second, None)], given, exact=False)
 
 
-def refuses(value, refused, error="RefusedError", **given):
+def refuses(value, refused, error="UnsupportedError", **given):
     """One value trains, another is refused: all that there is to choose."""
     return shows(probes.outcome, (value, "trained"), (refused, error), **given)
 
@@ -61,7 +61,7 @@ RUN = {
     "data_seed": differs(probes.order, 1, 2),
     "full_determinism": shows(probes.deterministic, (False, False), (True, True)),
     "run_name": shows(probes.name_in_writers, ("one", ["one"]), ("two", ["two"]), report_to="tensorboard"),
-    "device": shows(probes.device_used, ("cpu", "cpu"), ("mps", "RefusedError"), ("cuda:99", "ArgumentError")),
+    "device": shows(probes.device_used, ("cpu", "cpu"), ("mps", "UnsupportedError"), ("cuda:99", "ArgumentError")),
     "debug": shows(probes.named_layer, ("", False), ("underflow_overflow", True)),
     "profile": shows(
         probes.profiled, ("", []), (True, ["trace-3-4.json"]), (2, ["trace-2-2.json"]), ("1-3", ["trace-1-3.json"])

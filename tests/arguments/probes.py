@@ -27,6 +27,7 @@ from oneloop.trainer.loss_spikes import SpikeGuard
 from tests.arguments.started_in import METHODS, Started
 from tests.arguments.tiny_runs import SAMPLES, Located, Notes, Plain, Words, samples, sentences
 from tests.backends.support import kit_module
+from tests.internals import backend_of, set_processes, weight_average
 
 
 def weights(tiny_run, **parts):
@@ -36,7 +37,7 @@ def weights(tiny_run, **parts):
 def average(tiny_run):
     """The average of the weights after a run."""
     trainer = tiny_run.train()
-    with trainer._oneloop.run.update.modes.average.in_model(True):
+    with weight_average(trainer).in_model(True):
         return tiny_run.weights_of(trainer.model)
 
 
@@ -114,7 +115,7 @@ def read_by_the_first_of_two(tiny_run):
     ]
     stream = datasets.Dataset.from_list(rows).to_iterable_dataset(num_shards=2)
     trainer = tiny_run.trainer(data=stream)
-    trainer._oneloop.processes = Two()
+    set_processes(trainer, Two())
     return [int(number) for batch in trainer.get_train_dataloader() for number in batch["number"]]
 
 
@@ -164,7 +165,7 @@ def loaders(tiny_run):
 def pinned(tiny_run):
     """Whether the loader pins memory when there is an accelerator: one is made up, and no batch is read."""
     trainer = tiny_run.trainer()
-    tiny_run.monkeypatch.setattr(trainer._oneloop.backend.devices, "kind", lambda device: "cuda")
+    tiny_run.monkeypatch.setattr(backend_of(trainer).devices, "kind", lambda device: "cuda")
     tiny_run.monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     return trainer.get_train_dataloader().pin_memory
 
@@ -368,13 +369,13 @@ def after_poison(tiny_run):
 
 def spikes(tiny_run):
     """What run.jsonl has of the spikes in steps 10 and 11, and the steps left out; or the kind of error."""
-    add = SpikeGuard.add
+    end_update = SpikeGuard.end_update
 
-    def steep(self, step, loss, norm):
-        add(self, step, loss * (1e4 if step in (10, 11) else 1), norm)
+    def steep(self, step, loss):
+        end_update(self, step, loss * (1e4 if step in (10, 11) else 1))
 
     with tiny_run.monkeypatch.context() as patch:
-        patch.setattr(SpikeGuard, "add", steep)
+        patch.setattr(SpikeGuard, "end_update", steep)
         try:
             tiny_run.train(model=Plain)
         except OneloopError as error:
@@ -436,15 +437,15 @@ def for_metrics(look, **parts):
 def moves_to_host(tiny_run):
     """After how many batches outputs are moved to the host."""
     trainer = tiny_run.trainer()
-    plain, moved = trainer._oneloop.backend.tensors.to_numpy, []
+    plain, moved = backend_of(trainer).tensors.to_numpy, []
 
     def to_numpy(tensor):
         moved.append(len(trainer.model.calls))
         return plain(tensor)
 
-    tiny_run.monkeypatch.setattr(trainer._oneloop.backend.tensors, "to_numpy", to_numpy)
+    tiny_run.monkeypatch.setattr(backend_of(trainer).tensors, "to_numpy", to_numpy)
     trainer.evaluate()
-    tiny_run.monkeypatch.setattr(trainer._oneloop.backend.tensors, "to_numpy", plain)
+    tiny_run.monkeypatch.setattr(backend_of(trainer).tensors, "to_numpy", plain)
     return sorted(set(moved))
 
 
@@ -655,7 +656,7 @@ def shows_a_bar(tiny_run):
 
 def cache_emptied(tiny_run):
     trainer, emptied = tiny_run.trainer(), []
-    devices = trainer._oneloop.backend.devices
+    devices = backend_of(trainer).devices
     tiny_run.monkeypatch.setattr(devices, "empty_cache", lambda device: emptied.append(trainer.state.global_step + 1))
     trainer.train()
     return emptied

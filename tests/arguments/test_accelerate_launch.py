@@ -7,7 +7,7 @@ import pytest
 from oneloop import TrainingArguments
 from oneloop.arguments import accelerate_launch
 from oneloop.arguments.sharding import recomputes, reshards
-from oneloop.errors import ArgumentError, RefusedError
+from oneloop.errors import ArgumentError, UnsupportedError
 
 FSDP2 = """
 compute_environment: LOCAL_MACHINE
@@ -237,7 +237,7 @@ def test_groups_of_processes():
         "PARALLELISM_CONFIG_DP_SHARD_SIZE": "4",
     }
     assert accelerate_launch.settings(variables)["sharding_degree"] == 4
-    with pytest.raises(RefusedError, match="tp_size"):
+    with pytest.raises(UnsupportedError, match="tp_size"):
         accelerate_launch.settings(variables | {"PARALLELISM_CONFIG_TP_SIZE": "2"})
 
 
@@ -250,5 +250,5 @@ def test_groups_of_processes():
     ],
 )
 def test_what_has_no_argument_is_refused(variables, words):
-    with pytest.raises(RefusedError, match=words):
+    with pytest.raises(UnsupportedError, match=words):
         accelerate_launch.settings(variables)

@@ -13,7 +13,7 @@ import pytest
 from oneloop import Trainer, TrainingArguments
 from oneloop.arguments import capabilities
 from oneloop.cli.main import main
-from oneloop.errors import RefusedError
+from oneloop.errors import UnsupportedError
 from tests.backends.support import kit_module, names, tagged
 from tests.stacks import STACKS
 
@@ -53,10 +53,10 @@ def check_feature(backend, feature, tmp_path):
         output_dir=str(tmp_path), report_to="none", max_steps=2, save_strategy="no", per_device_train_batch_size=4,
         disable_tqdm=True, device="cpu", **feature.arguments,
     )  # fmt: skip
-    why = capabilities.reason(feature, backend.name, "cpu", args)
+    why = capabilities.first_reason(feature, backend.name, "cpu", args)
     model, data = STACKS[backend.name](), tagged([5, 3, 4, 5, 2, 5, 4, 3])
     if why is not None:
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(UnsupportedError) as caught:
             Trainer(model, args, train_dataset=data, eval_dataset=data[:4])
         assert why in str(caught.value) and "Instead: " in str(caught.value)
         return

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from oneloop.arguments import TrainingArguments, packages
-from oneloop.enums import IntervalStrategy, OptimizerNames
+from oneloop.enums import IntervalStrategy
+from oneloop.optim.catalog import OptimizerNames
 
 
 @pytest.mark.parametrize(

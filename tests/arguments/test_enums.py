@@ -5,14 +5,15 @@ import json
 import pytest
 
 from oneloop import enums
-from oneloop.errors import ArgumentError, RefusedError
+from oneloop.errors import ArgumentError, UnsupportedError
+from oneloop.optim.catalog import OptimizerNames
 
 ALL = [
     enums.IntervalStrategy,
     enums.SaveStrategy,
     enums.SchedulerType,
     enums.HubStrategy,
-    enums.OptimizerNames,
+    OptimizerNames,
     enums.FSDPOption,
     enums.DebugOption,
     enums.HPSearchBackend,
@@ -39,9 +40,9 @@ def test_another_string_is_an_error_that_shows_the_list(cls):
 
 def test_counts():
     assert len(enums.SchedulerType) == 12
-    assert len(enums.OptimizerNames) == 41 + 4
+    assert len(OptimizerNames) == 41 + 4
 
 
 def test_a_service_that_is_gone():
-    with pytest.raises(RefusedError, match="SigOpt"):
+    with pytest.raises(UnsupportedError, match="SigOpt"):
         enums.HPSearchBackend("sigopt")

@@ -7,18 +7,18 @@ import pytest
 
 from oneloop import PdArgumentParser, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 from oneloop.arguments import fixed
-from oneloop.arguments.fixed import SETTLED
+from oneloop.arguments.fixed import FIXED_ARGUMENTS
 from oneloop.arguments.paddleformers import FIXED, NO_ATTRIBUTES
 from oneloop.compat.check.arguments import _words_of
-from oneloop.errors import ArgumentError, RefusedError
+from oneloop.errors import ArgumentError, UnsupportedError
 
-NAMES = sorted(set(SETTLED) - {"_n_gpu"} - set(FIXED))
+NAMES = sorted(set(FIXED_ARGUMENTS) - {"_n_gpu"} - set(FIXED))
 OTHER = {bool: True, int: 8, str: "something", type(None): ["something"]}
 
 
 def other(name):
     """A value that asks for something else."""
-    first = SETTLED[name].values[0]
+    first = FIXED_ARGUMENTS[name].values[0]
     return (not first) if isinstance(first, bool) else OTHER[type(first)]
 
 
@@ -34,35 +34,35 @@ def test_they_are_fields_of_paddlenlp():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_done_anyway_can_be_given_and_set(name):
-    for value in SETTLED[name].values:
+    for value in FIXED_ARGUMENTS[name].values:
         args = Seq2SeqTrainingArguments("out", **{name: value})
         setattr(args, name, value)
-        assert getattr(args, name) == SETTLED[name].read()
+        assert getattr(args, name) == FIXED_ARGUMENTS[name].read()
         assert args == Seq2SeqTrainingArguments("out") and name not in args.to_dict()
 
 
 @pytest.mark.parametrize("name", REFUSING)
 def test_anything_else_is_refused(name):
-    why = SETTLED[name].why.split(";")[0][:40].replace("(", ".").replace(")", ".")
-    with pytest.raises(RefusedError, match=f"{name} cannot be set to anything but .*{why}"):
+    why = FIXED_ARGUMENTS[name].why.split(";")[0][:40].replace("(", ".").replace(")", ".")
+    with pytest.raises(UnsupportedError, match=f"{name} cannot be set to anything but .*{why}"):
         TrainingArguments("out", **{name: other(name)})
     args = TrainingArguments("out")
-    with pytest.raises(RefusedError, match=name):
+    with pytest.raises(UnsupportedError, match=name):
         setattr(args, name, other(name))
-    assert getattr(args, name) == SETTLED[name].read()
+    assert getattr(args, name) == FIXED_ARGUMENTS[name].read()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_from_files_and_command_lines(name, tmp_path, capsys):
     parser = PdArgumentParser(TrainingArguments)
-    value = SETTLED[name].values[0]
+    value = FIXED_ARGUMENTS[name].values[0]
     settings = tmp_path / "settings.json"
     settings.write_text(json.dumps({"output_dir": "out", name: value}))
     (args,) = parser.parse_json_file(settings)
-    assert getattr(args, name) == SETTLED[name].read()
+    assert getattr(args, name) == FIXED_ARGUMENTS[name].read()
     if value is not None:
         (args,) = parser.parse_args_into_dataclasses(["--output_dir", "out", f"--{name}", str(value)])
-        assert getattr(args, name) == SETTLED[name].read()
+        assert getattr(args, name) == FIXED_ARGUMENTS[name].read()
     if name in REFUSING:
         given = other(name)
         words = given if isinstance(given, list) else [str(given)]
@@ -84,7 +84,7 @@ def test_those_of_paddleformers_are_its_fields_and_answered_alike():
             assert not hasattr(args, name)
         else:
             assert getattr(args, name) == values[0]
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(UnsupportedError) as caught:
             TrainingArguments("out", **{name: "something else"})
         assert f"{name} cannot be set to anything but" in str(caught.value) and why in str(caught.value)
 
@@ -102,7 +102,7 @@ def test_those_of_paddleformers_that_map():
 
 
 def test_a_key_that_is_refused_is_not_shown():
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         TrainingArguments("out", wandb_api_key="0123456789abcdef")
     assert "0123456789abcdef" not in str(caught.value)
 
@@ -133,7 +133,7 @@ def test_the_number_of_processes(monkeypatch):
     assert TrainingArguments("out", data_parallel_degree=1).data_parallel_degree == 1
     monkeypatch.setattr(fixed, "world", lambda: type("World", (), {"size": 4}))
     assert TrainingArguments("out", data_parallel_degree=4).data_parallel_degree == 4
-    with pytest.raises(RefusedError, match="number of processes that were launched"):
+    with pytest.raises(UnsupportedError, match="number of processes that were launched"):
         TrainingArguments("out", data_parallel_degree=2)
 
 

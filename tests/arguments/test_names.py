@@ -9,12 +9,12 @@ import pytest
 
 from oneloop.arguments import AcceleratorConfig, Seq2SeqTrainingArguments, TrainingArguments
 from oneloop.arguments.fields import declared
-from oneloop.arguments.fixed import SETTLED
-from oneloop.errors import OneloopError, RefusedError, UnknownArgumentError
+from oneloop.arguments.fixed import FIXED_ARGUMENTS
+from oneloop.errors import OneloopError, UnknownArgumentError, UnsupportedError
 from tests.arguments import fields_of
 
 LISTS = json.loads((Path(__file__).parent / "fields.json").read_text())
-NAMES = sorted(set().union(*LISTS.values()) - set(SETTLED))
+NAMES = sorted(set().union(*LISTS.values()) - set(FIXED_ARGUMENTS))
 KNOWN = declared(Seq2SeqTrainingArguments)
 ALIASES = Seq2SeqTrainingArguments.__aliases__
 
@@ -136,7 +136,7 @@ def test_it_works_or_is_refused_by_its_name(name):
     args = make(name)
     try:
         args.check_backend("torch", "cpu")
-    except RefusedError as error:
+    except UnsupportedError as error:
         assert name in str(error) or WITH.get(name), error
         assert "Instead: " in str(error)
 

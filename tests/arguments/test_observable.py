@@ -9,10 +9,11 @@ import pytest
 
 from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments, packages, page, support
 from oneloop.arguments.fields import declared
-from oneloop.arguments.fixed import SETTLED
-from oneloop.arguments.refusal import Section
+from oneloop.arguments.fixed import FIXED_ARGUMENTS
 from oneloop.arguments.support import NOT_YET, answer
-from oneloop.errors import MissingPackageError, RefusedError
+from oneloop.arguments.unsupported import Section
+from oneloop.errors import MissingPackageError, UnsupportedError
+from oneloop.optim.catalog import OPTIMIZERS
 from tests.arguments.cases import OBSERVATIONS
 from tests.arguments.test_aliases import PAIRS
 from tests.arguments.test_support import REFUSED
@@ -32,7 +33,7 @@ CLOSED = {
     ("device", "mps"),
     ("tpu_num_cores", "any"),
     ("debug", "tpu_metrics_debug"),
-    *(("optim", name) for name in packages.NOT_DRIVEN),
+    *(("optim", name) for name, row in OPTIMIZERS.items() if row.unsupported),
     ("sharding", "offload"),
 }
 # Arguments of other trainers, beyond the seeds' and ARGUMENTS.md's own, that nothing here would answer to.
@@ -114,8 +115,8 @@ def test_every_choice_trains_or_is_refused(name, choice, tiny_run):
     small.seq2seq = True
     try:
         trainer = small.trainer()
-    except RefusedError as error:
-        listed = [refusal.shown for refusal in support.refused_by(name, "torch")]
+    except UnsupportedError as error:
+        listed = [unsupported.value_text for unsupported in support.find_unsupported(name, "torch")]
         assert choice in listed
         assert f"{name}={choice!r}" in str(error)
         return
@@ -183,7 +184,7 @@ def test_what_is_idle_speaks_in_several_processes(launched):
 
 def test_every_name_has_an_answer():
     """Of the seeds, of ARGUMENTS.md and of three releases of transformers."""
-    for name in set().union(*LISTS.values()) - set(SETTLED):
+    for name in set().union(*LISTS.values()) - set(FIXED_ARGUMENTS):
         target = ALIASES[name].target if name in ALIASES else name
         assert target in declared(Seq2SeqTrainingArguments)
 
@@ -214,7 +215,7 @@ def bare(monkeypatch):
 def test_what_is_refused_is_so_when_the_arguments_meet_the_model(given, words, tiny_run, bare):
     if {"use_mps_device", "device"} & given.keys():
         given = {"device": None, **given}
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         tiny_run(**given).trainer()
     where = [] if isinstance(caught.value, MissingPackageError) else ["torch", "cpu"]
     for word in [*words, *where, "Instead: "]:
@@ -227,27 +228,31 @@ def test_every_argument_that_is_refused_is_tried():
 
 
 def test_the_arguments_of_the_hub_are_refused_with_it(tiny_run, bare):
-    hub = [name for name, whose in support.COMPANIONS.items() if whose == "push_to_hub"]
+    hub = [name for name, whose in support.DEPENDENT_ARGUMENTS.items() if whose == "push_to_hub"]
     values = {"hub_model_id": "me/model", "hub_strategy": "end", "hub_token": "secret", "hub_private_repo": True}
     values |= {"hub_always_push": True, "hub_revision": "main"}
     assert set(hub) == set(values)
-    with pytest.raises(RefusedError, match="push_to_hub=True") as caught:
+    with pytest.raises(UnsupportedError, match="push_to_hub=True") as caught:
         tiny_run(push_to_hub=True, **values).trainer()
     assert "secret" not in str(caught.value)
 
 
 def test_the_lasting_refusals_are_a_closed_list():
     lasting = support.in_sections(*(section for section in Section if section < Section.FRAMEWORK))
-    found = {(refusal.argument, refusal.shown) for refusal in lasting if refusal.argument not in FOREIGN}
-    of_packages = {(refusal.argument, refusal.shown) for refusal in lasting if refusal.module}
+    found = {
+        (unsupported.argument, unsupported.value_text) for unsupported in lasting if unsupported.argument not in FOREIGN
+    }
+    of_packages = {(unsupported.argument, unsupported.value_text) for unsupported in lasting if unsupported.module}
     assert found - of_packages == {pair for pair in CLOSED if pair not in of_packages}
     assert found - CLOSED <= of_packages
     assert found >= CLOSED
-    assert {refusal.argument for refusal in lasting if refusal.argument not in {name for name, _ in found}} == FOREIGN
+    assert {
+        unsupported.argument for unsupported in lasting if unsupported.argument not in {name for name, _ in found}
+    } == FOREIGN
     assert not FOREIGN & (set(LISTS["seeds"]) | set(LISTS["specification"]))
 
 
 def test_what_later_releases_bring_is_a_closed_list():
-    assert {refusal.argument for refusal in NOT_YET} == LATER
+    assert {unsupported.argument for unsupported in NOT_YET} == LATER
     partly = {"report_to", "train_sampling_strategy"}  # these two refuse some of their values
     assert set(answered("later")) == LATER - partly

@@ -17,6 +17,7 @@ from tests.arguments import probes
 from tests.arguments.cases import OBSERVATIONS, OPTIMIZATION, refuses, shows, workers
 from tests.arguments.tiny_runs import Plain, TinyRun
 from tests.backends.support import names
+from tests.internals import backend_of
 
 FRAMEWORKS = [name for name in names() if name != "torch"]
 if "mindspore" in FRAMEWORKS:
@@ -36,7 +37,7 @@ def on_a_graph(tiny_run):
     """Batch by batch, whether an evaluation ran on a compiled graph."""
     trainer, seen = tiny_run.trainer(model=Plain), []
     method = "forward" if tiny_run.framework == "paddle" else "__call__"
-    plain = getattr(trainer._oneloop.backend.models.Compiled, method)
+    plain = getattr(backend_of(trainer).models.Compiled, method)
 
     def noted(model, *args, **kwargs):
         outputs = plain(model, *args, **kwargs)
@@ -44,7 +45,7 @@ def on_a_graph(tiny_run):
         return outputs
 
     with tiny_run.monkeypatch.context() as patch:
-        patch.setattr(trainer._oneloop.backend.models.Compiled, method, noted)
+        patch.setattr(backend_of(trainer).models.Compiled, method, noted)
         trainer.evaluate()
     return seen
 
@@ -53,7 +54,7 @@ def pinned(tiny_run):
     """Whether batches are pinned when there is an accelerator, which is made up; none is read."""
     trainer = tiny_run.trainer()
     with tiny_run.monkeypatch.context() as patch:
-        patch.setattr(trainer._oneloop.backend.devices, "kind", lambda device: "cuda")
+        patch.setattr(backend_of(trainer).devices, "kind", lambda device: "cuda")
         return trainer.get_train_dataloader().pin
 
 
@@ -81,7 +82,7 @@ def tf32_setting(tiny_run):
 
 # What looks different there than on torch, each with its reason.
 BOTH = {
-    "device": shows(read_back, ("cpu", "cpu"), ("mps", "RefusedError"), ("cuda:99", "ArgumentError")),
+    "device": shows(read_back, ("cpu", "cpu"), ("mps", "UnsupportedError"), ("cuda:99", "ArgumentError")),
     "dataloader_multiprocessing_context": shows(
         probes.start_method, *((way, way) for way in ("fork", "spawn", "forkserver")), max_steps=1, **workers
     ),
@@ -104,7 +105,7 @@ OWN = {
         "scale_loss": shows(first_scale, (8.0, 8.0), (64.0, 64.0), fp16=True),
         # of to_static's two backends the wheel for CPUs has one, which is not named
         "torch_compile_backend": refuses(None, "inductor"),
-        "tf32": shows(tf32_setting, (None, None), (False, "0"), (True, "RefusedError")),
+        "tf32": shows(tf32_setting, (None, None), (False, "0"), (True, "UnsupportedError")),
         "dataloader_pin_memory": shows(pinned, (False, False), (True, True)),
     },
     "mindspore": BOTH
@@ -167,12 +168,12 @@ def test_what_looks_different_works(framework):
 
 def test_what_a_framework_sees_to_by_itself(tmp_path_factory, monkeypatch, capsys):
     """MindSpore: its loader has nothing to pin, whatever the argument is."""
-    found = {(name, spec.name) for spec in registry.specs() for name in spec.by_itself}
+    found = {(name, spec.name) for spec in registry.specs() for name in spec.handled_by_backend}
     assert found == {
         ("dataloader_pin_memory", "mindspore"),
         *(("eval_use_gather_object", framework) for framework in registry.released()),
     }
-    assert {answer(name, framework) for name, framework in found} == {"by itself"}
+    assert {answer(name, framework) for name, framework in found} == {"by the framework"}
     if "mindspore" in FRAMEWORKS:
         found = [
             probes.weights(TinyRun(tmp_path_factory.mktemp("tiny_run"), monkeypatch, capsys, "mindspore", **given))

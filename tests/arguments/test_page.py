@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oneloop.arguments import Seq2SeqTrainingArguments, page
-from oneloop.arguments.support import answer, refusals
+from oneloop.arguments.support import all_unsupported, answer
 
 LISTS = json.loads((Path(__file__).parent / "fields.json").read_text())
 
@@ -61,5 +61,7 @@ def test_answers(name, torch, paddle):
 
 def test_every_refusal_stands_on_the_page():
     refused = page.render().split("## Refused")[1]
-    for refusal in refusals():
-        assert any(f"`{refusal.argument}`" in line and refusal.shown in line for line in refused.splitlines())
+    for unsupported in all_unsupported():
+        assert any(
+            f"`{unsupported.argument}`" in line and unsupported.value_text in line for line in refused.splitlines()
+        )

@@ -11,7 +11,7 @@ import pytest
 from oneloop.arguments import TrainingArguments
 from oneloop.backends import loading
 from oneloop.enums import ParallelMode
-from oneloop.errors import ArgumentError, RefusedError
+from oneloop.errors import ArgumentError, UnsupportedError
 
 
 class Device:
@@ -77,7 +77,7 @@ def test_writing_down_asks_no_framework(asked):
 
 def test_no_framework(monkeypatch):
     monkeypatch.setattr(loading, "guess", lambda: None)
-    with pytest.raises(RefusedError, match="none is installed"):
+    with pytest.raises(UnsupportedError, match="none is installed"):
         _ = TrainingArguments("out").device
 
 
@@ -86,7 +86,7 @@ def test_one_device_per_process(asked):
     assert (args.n_gpu, args._n_gpu, args.train_batch_size, args.eval_batch_size) == (1, 1, 3, 5)
     assert TrainingArguments("out", device="cpu").n_gpu == 0
     args._n_gpu = 1
-    with pytest.raises(RefusedError, match="one process per device"):
+    with pytest.raises(UnsupportedError, match="one process per device"):
         args._n_gpu = 4
     assert args.place_model_on_device is True
 

@@ -7,7 +7,7 @@ import pytest
 
 from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments
 from oneloop.errors import ArgumentError, UnknownArgumentError
-from tests.following import follow
+from tests.emulation import emulate
 
 
 @dataclasses.dataclass
@@ -74,7 +74,7 @@ def test_a_post_init_that_forgets_ours():
 def test_a_post_init_that_forgets_ours_in_a_script_of_transformers(monkeypatch):
     """As in transformers, such a class may hold what is not valid: ms-swift makes its arguments from one, and stores
     all its attributes as JSON."""
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     args = Forgets("out", dataloader_persistent_workers=True, seed=7)
     assert args.dataloader_persistent_workers and args.seed == 7
     json.dumps({name: value for name, value in vars(args).items() if name.startswith("_")})

@@ -3,9 +3,9 @@
 import pytest
 
 from oneloop.arguments import TrainingArguments, packages, support
-from oneloop.arguments.refusal import Section
+from oneloop.arguments.unsupported import Section
 from oneloop.compat import accelerate_state
-from oneloop.errors import ArgumentError, MissingPackageError, RefusedError
+from oneloop.errors import ArgumentError, MissingPackageError, UnsupportedError
 
 # given, the words that the error has to have
 REFUSED = [
@@ -115,7 +115,7 @@ def only_these(monkeypatch):
 )
 def test_refused_when_the_arguments_meet_the_model(given, words):
     args = TrainingArguments("out", **given)
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         args.check_backend("torch", "cpu")
     for word in [*words, *where(caught.value, "torch"), "Instead: "]:
         assert word in str(caught.value)
@@ -129,7 +129,11 @@ def where(error, backend):
 def refused(given, backend, device="cpu"):
     """The arguments that are refused there."""
     args = TrainingArguments("out", **given)
-    return [refusal.argument for refusal in support.refusals_of(backend) if refusal.applies(args, backend, device)]
+    return [
+        unsupported.argument
+        for unsupported in support.unsupported_by(backend)
+        if unsupported.applies(args, backend, device)
+    ]
 
 
 @pytest.mark.parametrize("given", FINE, ids=lambda given: "-".join(given) or "defaults")
@@ -142,7 +146,7 @@ def test_not_refused(given):
 )
 def test_refused_on_paddle(given, words):
     args = TrainingArguments("out", **given)
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         args.check_backend("paddle", "cpu")
     if "optim" in given:  # packages for torch are of no use here
         words = ["Paddle has no such optimizer"]
@@ -193,7 +197,7 @@ FINE_ON_MINDSPORE = [
     ("given", "words"), ON_MINDSPORE, ids=lambda value: "-".join(value) if isinstance(value, dict) else ""
 )
 def test_refused_on_mindspore(given, words):
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         TrainingArguments("out", **given).check_backend("mindspore", "cpu")
     for word in [*words, "mindspore", "cpu", "Instead: "]:
         assert word in str(caught.value)
@@ -210,7 +214,9 @@ def test_bfloat16_is_for_the_accelerators_of_mindspore():
 
 def test_every_refusal_is_tried_here():
     tried = {name for given, _ in [*REFUSED, *ON_PADDLE, *ON_MINDSPORE, *DIVIDED] for name in given}
-    assert {refusal.argument for refusal in support.refusals()} <= tried | {"ddp_static_graph"}  # which is next
+    assert {unsupported.argument for unsupported in support.all_unsupported()} <= tried | {
+        "ddp_static_graph"
+    }  # which is next
 
 
 @pytest.mark.parametrize(("backend", "title"), [("paddle", "Paddle"), ("mindspore", "MindSpore")])
@@ -219,13 +225,13 @@ def test_static_graphs_are_of_torch(backend, title, monkeypatch):
     args.check_backend(backend, "cpu")  # one process has nothing to share
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RefusedError, match=f"ddp_static_graph=True cannot be used on {backend}.*{title}'s data"):
+    with pytest.raises(UnsupportedError, match=f"ddp_static_graph=True cannot be used on {backend}.*{title}'s data"):
         args.check_backend(backend, "cpu")
 
 
 def test_all_that_is_refused_is_said_at_once():
     args = TrainingArguments("out", tf32=True, use_ipex=True, push_to_hub=True)
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         args.check_backend("torch", "cpu")
     assert all(name in str(caught.value) for name in ("tf32", "use_ipex", "push_to_hub"))
 
@@ -247,7 +253,7 @@ def test_a_missing_package_is_an_import_error_too(monkeypatch):
 
 def test_a_package_that_nothing_here_uses_stays_refused(monkeypatch):
     monkeypatch.setattr(packages, "installed", lambda module: True)
-    with pytest.raises(RefusedError, match="is installed, but this release does not use it yet"):
+    with pytest.raises(UnsupportedError, match="is installed, but this release does not use it yet"):
         TrainingArguments("out", use_ipex=True).check_backend("torch", "cpu")
 
 
@@ -264,7 +270,7 @@ def test_several_processes_are_refused_where_no_backend_runs_them(monkeypatch):
         monkeypatch.setenv(name, value)
     for backend in ("torch", "paddle", "mindspore"):
         TrainingArguments("out").check_backend(backend, "cpu")
-    with pytest.raises(RefusedError, match="2 processes were launched, but on mindtorch"):
+    with pytest.raises(UnsupportedError, match="2 processes were launched, but on mindtorch"):
         TrainingArguments("out").check_backend("mindtorch", "cpu")
 
 
@@ -310,7 +316,7 @@ def two_processes(monkeypatch):
     ("given", "words"), DIVIDED, ids=lambda value: "-".join(value) if isinstance(value, dict) else ""
 )
 def test_what_divided_state_cannot_be_together_with(given, words, two_processes):
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         TrainingArguments("out", **given).check_backend("torch", "cpu")
     for word in [*words, "Instead: "]:
         assert word in str(caught.value)
@@ -319,11 +325,11 @@ def test_what_divided_state_cannot_be_together_with(given, words, two_processes)
 def test_every_refusal_about_dividing_is_tried(two_processes):
     """But for keys of fsdp_config, which are all alike."""
     tried = [TrainingArguments("out", **given) for given, _ in DIVIDED]
-    for refusal in support.in_sections(Section.SHARDING, Section.SHARDING_OPTIONS):
-        if refusal.shown == "with one process":
+    for unsupported in support.in_sections(Section.SHARDING, Section.SHARDING_OPTIONS):
+        if unsupported.value_text == "with one process":
             continue  # tried below
-        if refusal.argument != "fsdp_config" or refusal.shown == "without fsdp":
-            assert any(refusal.applies(args, "torch", "cpu") for args in tried), refusal.shown
+        if unsupported.argument != "fsdp_config" or unsupported.value_text == "without fsdp":
+            assert any(unsupported.applies(args, "torch", "cpu") for args in tried), unsupported.value_text
 
 
 def test_deepspeed_divides_among_several_processes(monkeypatch):
@@ -331,7 +337,7 @@ def test_deepspeed_divides_among_several_processes(monkeypatch):
     with pytest.raises(MissingPackageError, match="pip install deepspeed"):
         args.check_backend("torch", "cpu")
     monkeypatch.setattr(packages, "installed", lambda module: True)
-    with pytest.raises(RefusedError, match="torchrun"):
+    with pytest.raises(UnsupportedError, match="torchrun"):
         args.check_backend("torch", "cpu")
 
 

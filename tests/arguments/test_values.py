@@ -9,8 +9,9 @@ import pytest
 
 from oneloop.arguments import TrainingArguments
 from oneloop.distributed.world import world
-from oneloop.enums import IntervalStrategy, OptimizerNames
+from oneloop.enums import IntervalStrategy
 from oneloop.errors import ArgumentError
+from oneloop.optim.catalog import OptimizerNames
 
 
 @pytest.mark.parametrize(

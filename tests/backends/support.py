@@ -63,12 +63,14 @@ def available():
 def refuses_half(backend, arguments, **given):
     """Whether the framework has no such half precision on a CPU; then that it says so before training."""
     from oneloop import Trainer
-    from oneloop.errors import RefusedError
+    from oneloop.errors import UnsupportedError
 
     wanted = [name for name, value in given.items() if value and name[:4] in ("bf16", "fp16") and "level" not in name]
     if all(name[:4] in backend.half for name in wanted):
         return False
-    with pytest.raises(RefusedError, match=f"{wanted[0]}=True cannot be used on {backend.name} with the device cpu"):
+    with pytest.raises(
+        UnsupportedError, match=f"{wanted[0]}=True cannot be used on {backend.name} with the device cpu"
+    ):
         Trainer(backend.classifier(), arguments(**given))
     return True
 

@@ -22,7 +22,7 @@ def keep(tensors, copies):
     return [tensor.array.copy() for tensor in tensors]
 
 
-def put_back(tensors, copies, where=True):
+def restore_copies(tensors, copies, where=True):
     for tensor, copy in zip(tensors, copies, strict=True):
         assert where and tensor.array.shape == copy.shape
         tensor.array[:] = copy
@@ -30,7 +30,7 @@ def put_back(tensors, copies, where=True):
 
 TENSORS = SimpleNamespace(
     keep=keep,
-    put_back=put_back,
+    restore_copies=restore_copies,
     version=lambda tensor: tensor.version,
     size=lambda tensor: tensor.array.nbytes,
     equals=lambda tensor, copy: np.array_equal(tensor.array, copy),

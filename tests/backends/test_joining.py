@@ -23,7 +23,7 @@ def join(monkeypatch, tmp_path):
         args.bind(framework)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        return loading.load(framework).parallel.join(args)
+        return loading.load(framework).parallel.init_process_group(args)
 
     return of
 

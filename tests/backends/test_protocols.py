@@ -85,7 +85,7 @@ def test_a_spec_imports_no_framework(name):
     code = (
         f"import sys, oneloop.backends.{name}.spec as own\n"
         "from oneloop.backends import registry\n"
-        "registry.resolve(own.SPEC.refusals), registry.resolve(own.SPEC.optimizer_layout)\n"
+        "registry.resolve(own.SPEC.unsupported), registry.resolve(own.SPEC.optimizer_layout)\n"
         "print({'torch', 'paddle', 'mindspore', 'mindtorch'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.arguments import support
 from oneloop.backends import base, loading, registry
 from oneloop.data.collators import DefaultDataCollator
-from oneloop.errors import ArgumentError, RefusedError
+from oneloop.errors import ArgumentError, UnsupportedError
 from tests.backends.toy import data
 from tests.backends.toy.framework import SGD, Linear, Tensor
 from tests.backends.toy.spec import SPEC
@@ -58,7 +58,7 @@ def test_it_is_found_from_the_model_and_is_gone_again(toy):
     assert "toy" in registry.names() and "toy" not in registry.released()
     registry.unregister("toy")
     assert loading.name_of(Linear(2)) is None
-    with pytest.raises(RefusedError, match="unknown backend 'toy'; oneloop has torch, paddle, mindspore"):
+    with pytest.raises(UnsupportedError, match="unknown backend 'toy'; oneloop has torch, paddle, mindspore"):
         loading.load("toy")
 
 
@@ -108,26 +108,26 @@ def test_callbacks_are_called(make):
 
 
 def test_an_argument_that_it_refuses(make):
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         make(bf16=True)
     assert str(caught.value) == (
         "bf16=True cannot be used on toy with the device cpu: the toy computes in float32. Instead: leave it out."
     )
-    with pytest.raises(RefusedError, match=r"optim='adamw_torch' cannot be used on toy.*Instead: optim=\"sgd\""):
+    with pytest.raises(UnsupportedError, match=r"optim='adamw_torch' cannot be used on toy.*Instead: optim=\"sgd\""):
         make(optim="adamw_torch")
-    with pytest.raises(RefusedError, match="deepspeed=.* cannot be used on toy.*DeepSpeed supports torch only"):
+    with pytest.raises(UnsupportedError, match="deepspeed=.* cannot be used on toy.*DeepSpeed supports torch only"):
         make(deepspeed={"zero_optimization": {"stage": 1}})
-    assert support.refused_by("bf16", "toy") and not support.refused_by("bf16", "torch")
+    assert support.find_unsupported("bf16", "toy") and not support.find_unsupported("bf16", "torch")
 
 
 def test_several_processes_are_refused(toy, monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     args = TrainingArguments("out", optim="sgd", report_to="none")
-    with pytest.raises(RefusedError, match="2 processes were launched, but on toy"):
+    with pytest.raises(UnsupportedError, match="2 processes were launched, but on toy"):
         args.check_backend("toy", "cpu")
     args.bind("toy")
-    with pytest.raises(RefusedError, match="2 processes were launched, and toy runs on one alone"):
+    with pytest.raises(UnsupportedError, match="2 processes were launched, and toy runs on one alone"):
         _ = args.processes
 
 

@@ -44,7 +44,7 @@ class Interruption:
 
     where: str
     number: int
-    how: str = "signal"  # or "abort"
+    how: str = "signal"  # "abort": an exception; "kill": SIGKILL
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Interrupting(TrainerCallback):
         if self.count == self.wanted.number:
             if self.wanted.how == "abort":
                 raise Aborted
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGKILL if self.wanted.how == "kill" else signal.SIGTERM)
 
 
 def _at(event):

@@ -31,6 +31,7 @@ from tests.backends.support import DEVICE, kit_module, names
 from tests.backends.support import JOB_CLASSES as CLASSES
 from tests.backends.support import JOB_WORDS as WORDS
 from tests.backends.support import WORDS as PACKED_WORDS
+from tests.internals import backend_of, run_id
 
 TIMES = re.compile(r"(_runtime|_per_second|_bytes|data_wait|mfu|^time)$")
 TENSOR_FILES = "*.safetensors"
@@ -251,14 +252,14 @@ def result(trainer, output, weights=None):
     from oneloop import get_last_checkpoint
 
     last = get_last_checkpoint(output)
-    name = trainer._oneloop.backend.NAME if DEVICE == "cpu" else DEVICE
+    name = backend_of(trainer).NAME if DEVICE == "cpu" else DEVICE
     weights = weights or kit_module(name).Job().weights(trainer.model)
     return {
         "last": None if last is None else Path(last).name,
         "contents": None if last is None else contents(last),
         "history": without_times(trainer.state.log_history),
         "weights": digest(b"".join(weights[name].tobytes() for name in sorted(weights))),
-        "run_id": trainer._oneloop.run.id,
+        "run_id": run_id(trainer),
     }
 
 

@@ -10,9 +10,9 @@ import signal
 from pathlib import Path
 
 from oneloop.callbacks.json_log import NAME, JsonLinesCallback
-from oneloop.checkpoint import contents, store
+from oneloop.checkpoint import capture, store
+from oneloop.checkpoint.reader import Checkpoint
 from oneloop.formats import safetensors_io
-from oneloop.state import TrainerState
 from oneloop.trainer.update import Update
 
 WHEN = ("before", "inside", "after")
@@ -46,28 +46,28 @@ def points(framework):
     from importlib import import_module
 
     import oneloop.randomness as randomness
-    from oneloop.checkpoint import checkpointer, state_copies
+    from oneloop.checkpoint import checkpointer
 
     weights = import_module(f"oneloop.backends.{framework}.weights")
     return {
-        "write": ([safetensors_io, contents, store], "write_bytes", half_of_file),
+        "write": ([safetensors_io, capture, store], "write_bytes", half_of_file),
         "fsync": ([os], "fsync", None),
         "rename": ([os], "rename", None),
         "replace": ([os], "replace", None),
         "commit": ([store], "commit", None),
-        "room": ([checkpointer], "room_for", None),
+        "room": ([checkpointer], "check_free_space", None),
         "delete": ([store], "delete", None),
         "rmtree": ([shutil], "rmtree", half_of_tree),
         "leftovers": ([store], "remove_leftovers", None),
-        "verify": ([store], "problems", None),
+        "verify": ([Checkpoint], "problems", None),
         "load": ([weights], "load_tensors", None),
-        "load_state": ([TrainerState], "load_from_json", None),
+        "load_state": ([Checkpoint], "trainer_state", None),
         "load_optimizer": ([weights], "load_optimizer", None),
         "load_random": ([randomness], "set_state", None),
         "log": ([JsonLinesCallback], "on_log", half_of_line),
         "log_begin": ([JsonLinesCallback], "on_train_begin", None),
         "update": ([Update], "apply", None),
-        "copy": ([state_copies.StateCopies], "whole", None),
+        "copy": ([capture.Capture], "checkpoint", None),
     }
 
 

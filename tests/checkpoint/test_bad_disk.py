@@ -8,7 +8,7 @@ import os
 import pytest
 
 from oneloop import Trainer
-from oneloop.checkpoint import contents, store
+from oneloop.checkpoint import capture, store
 from oneloop.errors import ArgumentError, CheckpointError, DiskError
 from tests.backends.support import rows
 from tests.test_bad_input import one_error
@@ -30,7 +30,7 @@ def full_disk(monkeypatch):
     """After `good` checkpoints, a tensor file is half written when the disk is full (or something else happens)."""
 
     def fill(good=0, error=None):
-        plain, written = contents.write, []
+        plain, written = capture.write, []
 
         def write(path, tensors, metadata=None):
             if path.name.strip(".").startswith("model"):
@@ -40,7 +40,7 @@ def full_disk(monkeypatch):
                 raise error or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             return plain(path, tensors, metadata)
 
-        monkeypatch.setattr(contents, "write", write)
+        monkeypatch.setattr(capture, "write", write)
 
     return fill
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainerState
+from oneloop.checkpoint import model_files
 from tests.backends.support import rows, same_bytes
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
@@ -80,3 +81,33 @@ def test_the_best_is_one_that_can_be_loaded(backend, trained, tmp_path, full_dis
     if last.exists():  # a resumed run knows the same best
         written = TrainerState.load_from_json(last / "trainer_state.json")
         assert (written.best_global_step, written.best_metric) == (best, scores[best - 1])
+
+
+def test_a_save_that_fails_before_its_files_are_written(backend, trained, tmp_path, monkeypatch):
+    """Such as that of a tokenizer, to a full temporary directory: nothing is left of it, and the best is the last one
+    that was saved."""
+    scores, found, steps = [5, 7, 6], model_files._saved_files, []
+
+    def saved_files(thing):
+        if steps and steps[-1] == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return found(thing)
+
+    class Scored(Trainer):
+        def evaluate(self, *args, **kwargs):
+            steps.append(self.state.global_step)
+            return super().evaluate(*args, **kwargs) | {"eval_score": scores[steps[-1] - 1]}
+
+    monkeypatch.setattr(model_files, "_saved_files", saved_files)
+    seen = []
+
+    class Look(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                seen.extend(sorted(path.name for path in Path(args.output_dir).glob("*checkpoint-*")))
+
+    options = RUN | {"max_steps": 3, "save_steps": 100}
+    trainer = trained(backend.classifier(), rows(16), Scored, eval_dataset=rows(4), callbacks=[Look()], **options)
+    assert seen == ["checkpoint-1"]
+    assert (trainer.state.best_global_step, trainer.state.best_metric) == (3, 6)
+    assert sorted(path.name for path in (tmp_path / "out").glob("*checkpoint-*"))[-1] == "checkpoint-3"

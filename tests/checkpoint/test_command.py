@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oneloop.checkpoint import resume, store
-from oneloop.checkpoint.contents import Contents
+from oneloop.checkpoint.capture import Contents
 from oneloop.cli.main import main
 from tests.checkpoint.test_run_state import POSITION, RUN
 
@@ -60,7 +60,7 @@ def test_what_was_there_stays_if_a_checkpoint_cannot_take_its_place(before, tmp_
     (stage / "new.txt").write_text("new")
     monkeypatch.setattr(store, "sync_directory", fails)
     with pytest.raises(OSError, match="the disk has failed"):
-        store.take_place(stage, path)
+        store.swap_in(stage, path)
     assert {each.name: each.read_bytes() for each in path.iterdir()} == there
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([path.name, stage.name])
 
@@ -93,7 +93,8 @@ def test_a_later_one_of_another_trainer_comes_after_those_of_the_run(tmp_path):
 def test_a_checkpoint_that_is_named_is_resumed_whatever_is_in_it(tmp_path):
     path = write(tmp_path, 4)
     write(path, 2)
-    assert resume.find(str(path), "elsewhere") == (path, [])
+    found, passed_over = resume.find(str(path), "elsewhere")
+    assert (found.path, passed_over) == (path, [])
 
 
 @pytest.fixture

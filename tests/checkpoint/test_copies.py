@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer, TrainerCallback
-from oneloop.checkpoint import copies
+from oneloop.checkpoint import capture
 from oneloop.formats.safetensors_io import from_numpy
 from tests.backends.support import rows, same_bytes
 from tests.checkpoint.job import contents
+from tests.internals import backend_of
 
 SAVED = 2  # the step of the checkpoint; the state is changed right after it
 
@@ -60,7 +61,7 @@ class Halving(Trainer):
     def reached(self, place):
         if place == self.place and self.state.global_step == SAVED and not self.has_halved:
             self.has_halved = True
-            framework = self._oneloop.backend.NAME
+            framework = backend_of(self).NAME
             weights = self.model.trainable_params() if framework == "mindspore" else self.model.parameters()
             if place == "compute_loss_func":  # the forward pass has read them, and the backward pass needs them
                 weights = ()
@@ -152,8 +153,8 @@ def slow_threads(backend, monkeypatch):
         return copy_to(tensor, buffer)
 
     monkeypatch.setattr(weights, "copy_to", slowly)
-    monkeypatch.setattr(copies, "_cores", lambda: 2)
-    monkeypatch.setattr(copies.Buffers, "WORTH_THREADS", 0)
+    monkeypatch.setattr(capture, "_cores", lambda: 2)
+    monkeypatch.setattr(capture.Buffers, "WORTH_THREADS", 0)
     return threads
 
 
@@ -217,7 +218,7 @@ class Weights:
     def __init__(self):
         self.by_threads, self.by_this = [], []
 
-    def is_copied_by_threads(self, tensor):
+    def allows_threaded_copy(self, tensor):
         return tensor.size == 2
 
     def copy_to(self, tensor, buffer):
@@ -236,9 +237,9 @@ class Weights:
 )
 def test_who_copies(monkeypatch, worth, cores, by_threads, by_this):
     """Whoever copies, names stay in order, and the next save copies into the same buffers."""
-    monkeypatch.setattr(copies.Buffers, "WORTH_THREADS", worth)
-    monkeypatch.setattr(copies, "_cores", lambda: cores)
-    buffers, weights = copies.Buffers(), Weights()
+    monkeypatch.setattr(capture.Buffers, "WORTH_THREADS", worth)
+    monkeypatch.setattr(capture, "_cores", lambda: cores)
+    buffers, weights = capture.Buffers(), Weights()
     tensors = {"b": np.arange(2.0), "c": np.arange(3.0), "a": np.arange(2.0) + 5}
     first = buffers.copy(tensors, weights)
     assert (weights.by_threads, weights.by_this) == (by_threads, by_this)
@@ -254,24 +255,24 @@ def test_who_copies(monkeypatch, worth, cores, by_threads, by_this):
 def test_tensors_of_a_device_are_copied_by_the_training_thread():
     """Its stream has the kernels that a copy must wait for."""
     torch = pytest.importorskip("torch")
-    from oneloop.backends.torch.weights import is_copied_by_threads
+    from oneloop.backends.torch.weights import allows_threaded_copy
 
-    assert is_copied_by_threads(torch.zeros(1))
-    assert not is_copied_by_threads(torch.zeros(1, device="meta"))
+    assert allows_threaded_copy(torch.zeros(1))
+    assert not allows_threaded_copy(torch.zeros(1, device="meta"))
 
 
 def test_a_save_waits_for_memory_that_is_being_found(monkeypatch):
     """Finding it writes zeros."""
-    touch, threads = copies._touch, []
+    touch, threads = capture._touch, []
 
     def slowly(arrays):
         threads.append(threading.current_thread())
         time.sleep(0.05)
         touch(arrays)
 
-    monkeypatch.setattr(copies, "_touch", slowly)
-    monkeypatch.setattr(copies.Buffers, "WORTH_PREPARING", 1)
-    buffers = copies.Buffers()
+    monkeypatch.setattr(capture, "_touch", slowly)
+    monkeypatch.setattr(capture.Buffers, "WORTH_PREPARING", 1)
+    buffers = capture.Buffers()
     buffers.prepare({"a": np.empty(2)}, from_numpy)
     copied = buffers.copy({"a": np.full(2, np.pi)}, Weights())
     for thread in threads:

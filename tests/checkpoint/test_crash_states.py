@@ -59,9 +59,10 @@ def checkpoint_problem(state, folder, whole):
     parent = next((p for p in parents[::-1] if p.is_dir()), folder)
     store.remove_leftovers(parent)
     try:
-        path, _ = resume.find(True, str(parent))
+        checkpoint, _ = resume.find(True, str(parent))
     except Exception as error:
         return f"none can be resumed: {error}"
+    path = None if checkpoint is None else checkpoint.path
     if path is None:
         return None if not whole["old"] and "returned" not in state.marks else "there is none"
     found = snapshot(path)

@@ -42,8 +42,16 @@ def test_every_kind_of_file_is_tried(finished):
     assert sorted(path.name for path in (finished / "checkpoint-22").iterdir()) == sorted(FILES)
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, remove])
+DAMAGES = [truncate, flip_a_bit, remove]
+# Every file, and every damage; the other pairs are slow. All of them are found in test_by_name_it_is_an_error.
+FALLS_BACK = [
+    pytest.param(damage, name, marks=[] if i % len(DAMAGES) == j else pytest.mark.slow)
+    for i, name in enumerate(FILES)
+    for j, damage in enumerate(DAMAGES)
+]
+
+
+@pytest.mark.parametrize(("damage", "name"), FALLS_BACK)
 def test_falls_back_to_the_newest_whole_one(damage, name, run, finished, trainer, caplog):
     damage(run / "checkpoint-22" / name)
     resumed = trainer(*FINISHED)
@@ -58,7 +66,7 @@ def test_falls_back_to_the_newest_whole_one(damage, name, run, finished, trainer
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, remove])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_by_name_it_is_an_error(damage, name, run, trainer):
     damage(run / "checkpoint-22" / name)
     with pytest.raises(CheckpointError) as caught:

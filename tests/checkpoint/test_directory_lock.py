@@ -21,7 +21,7 @@ HOLDS = """
 import sys, time
 from pathlib import Path
 from oneloop.checkpoint.directory_lock import DirectoryLock
-assert DirectoryLock().take(Path(sys.argv[1]), 0)
+assert DirectoryLock().acquire(Path(sys.argv[1]), 0)
 print("held", flush=True)
 time.sleep(float(sys.argv[2]))
 """
@@ -77,7 +77,7 @@ def test_a_run_that_was_killed_holds_nothing_through_its_workers(forks, tmp_path
     killed = forks.run(*given, "--slow", 0.2, output=output, meanwhile=signal_at(4, signal.SIGKILL, output=output))
     assert killed.status == -signal.SIGKILL
     with DirectoryLock() as hold:
-        assert hold.take(output, 0)  # without waiting for them to end
+        assert hold.acquire(output, 0)  # without waiting for them to end
     assert forks.run(*given, "--resume", "latest", output=output).status == 0
 
 
@@ -121,7 +121,7 @@ def test_a_run_that_fails_lets_go(backend, trained, tmp_path):
 
 def test_a_forked_worker_lets_go_of_nothing(tmp_path):
     with DirectoryLock() as hold:
-        assert hold.take(tmp_path, 0)
+        assert hold.acquire(tmp_path, 0)
         pid = os.fork()
         if pid == 0:
             try:
@@ -147,11 +147,11 @@ def test_a_directory_that_cannot_be_locked(monkeypatch, tmp_path, module, functi
 
     monkeypatch.setattr(getattr(directory_lock, module), function, refuses)
     with DirectoryLock() as hold:
-        assert hold.take(tmp_path, 0)
+        assert hold.acquire(tmp_path, 0)
     assert directory_lock._held == {}
 
 
 def test_a_system_without_locks(monkeypatch, tmp_path):
     monkeypatch.setattr(directory_lock, "fcntl", None)
     with DirectoryLock() as hold:
-        assert hold.take(tmp_path, 0)
+        assert hold.acquire(tmp_path, 0)

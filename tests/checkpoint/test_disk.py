@@ -8,11 +8,12 @@ import subprocess
 import pytest
 
 from oneloop import TrainerCallback
-from oneloop.checkpoint import checkpointer, contents, store
+from oneloop.checkpoint import capture, checkpointer, store
 from oneloop.errors import CheckpointError
 from oneloop.formats import safetensors_io
 from tests.checkpoint.children import differences
 from tests.checkpoint.job import contents as contents_of
+from tests.internals import wait_for_saves
 
 SAVES = ("--set", "save_steps=3", "--set", "save_total_limit=null")
 TROUBLE = range(7, 14)  # the steps at which the disk is in trouble: saves of 8 (the best, perhaps), 9 and 12
@@ -61,25 +62,36 @@ def always(error):
 
 PLACES = {
     "stage": [(store, "open_stage")],
-    "room": [(checkpointer, "room_for")],
-    "files": [(safetensors_io, "write_bytes"), (contents, "write_bytes"), (store, "write_bytes")],
+    "room": [(checkpointer, "check_free_space")],
+    "files": [(safetensors_io, "write_bytes"), (capture, "write_bytes"), (store, "write_bytes")],
     "manifest": [(store, "write_bytes")],
     "sync": [(os, "fsync")],
     "rename": [(os, "rename")],
 }
 
 
-@pytest.mark.parametrize("mode", ["true", "false"], ids=["background", "at-once"])
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS], ids=["ENOSPC", "EROFS"])
-@pytest.mark.parametrize("place", PLACES)
+# Every place in the background and at once, and with both errors; the other combinations are slow.
+TROUBLES = [
+    pytest.param(
+        *(place, getattr(errno, error), mode),
+        id=f"{place}-{error}-{name}",
+        marks=[] if (i + j + k) % 2 == 0 else pytest.mark.slow,
+    )
+    for i, place in enumerate(PLACES)
+    for j, error in enumerate(("ENOSPC", "EROFS"))
+    for k, (name, mode) in enumerate({"background": "true", "at-once": "false"}.items())
+]
+
+
+@pytest.mark.parametrize(("place", "error", "mode"), TROUBLES)
 def test_an_error_anywhere_in_a_save(place, error, mode, trainer, finished, tmp_path, caplog, monkeypatch):
     def begin():
-        trained._oneloop.run.checkpointer.wait()  # what was asked for before the trouble
+        wait_for_saves(trained)  # what was asked for before the trouble
         for owner, name in PLACES[place]:
             monkeypatch.setattr(owner, name, always(error))
 
     def end():
-        trained._oneloop.run.checkpointer.wait()
+        wait_for_saves(trained)
         monkeypatch.undo()
 
     trained = trainer(*SAVES, "--set", f"save_async={mode}", callbacks=[During(begin, end)])
@@ -90,7 +102,7 @@ def test_an_error_anywhere_in_a_save(place, error, mode, trainer, finished, tmp_
 @pytest.mark.parametrize("error", [errno.EIO, errno.EDQUOT, errno.ENOTCONN, errno.ESTALE])
 def test_other_troubles_of_disks(error, trainer, finished, tmp_path, caplog, monkeypatch):
     def begin():
-        monkeypatch.setattr(contents, "write_bytes", always(error))
+        monkeypatch.setattr(capture, "write_bytes", always(error))
 
     trained = trainer(*SAVES, "--set", "save_async=false", callbacks=[During(begin, monkeypatch.undo)])
     trained.train()
@@ -137,7 +149,7 @@ def test_a_vanished_directory(trainer, finished, tmp_path, caplog):
     output = tmp_path / "run"
 
     def begin():
-        trained._oneloop.run.checkpointer.wait()
+        wait_for_saves(trained)
         shutil.rmtree(output)
 
     trained = trainer(*SAVES, callbacks=[During(begin, lambda: None)])
@@ -153,12 +165,12 @@ def test_a_file_in_the_place_of_the_directory(trainer, finished, tmp_path, caplo
     output = tmp_path / "run"
 
     def begin():
-        trained._oneloop.run.checkpointer.wait()
+        wait_for_saves(trained)
         output.rename(tmp_path / "away")
         output.write_text("in the way")
 
     def end():
-        trained._oneloop.run.checkpointer.wait()
+        wait_for_saves(trained)
         output.unlink()
         (tmp_path / "away").rename(output)
 
@@ -168,7 +180,7 @@ def test_a_file_in_the_place_of_the_directory(trainer, finished, tmp_path, caplo
 
 
 def test_gone_while_it_is_being_written(trainer, finished, tmp_path, caplog, monkeypatch):
-    output, write = tmp_path / "run", contents.Contents.write
+    output, write = tmp_path / "run", capture.Contents.write
 
     def vanish(self, folder):
         facts = write(self, folder)
@@ -176,7 +188,7 @@ def test_gone_while_it_is_being_written(trainer, finished, tmp_path, caplog, mon
             shutil.rmtree(folder)
         return facts
 
-    monkeypatch.setattr(contents.Contents, "write", vanish)
+    monkeypatch.setattr(capture.Contents, "write", vanish)
     trained = trainer(*SAVES)
     trained.train()
     assert "checkpoint-9 was NOT saved" in caplog.text
@@ -222,14 +234,14 @@ def fill(filler, spare=0):
 def test_a_disk_that_is_full_for_a_while(seen, small_disk, trainer, finished, caplog, monkeypatch):
     output, filler = small_disk / "run", small_disk / "filler"
     if not seen:  # as if another program took the room in between; the first files find some
-        monkeypatch.setattr(checkpointer, "room_for", lambda folder, size: None)
+        monkeypatch.setattr(checkpointer, "check_free_space", lambda folder, size: None)
 
     def begin():
-        trained._oneloop.run.checkpointer.wait()
+        wait_for_saves(trained)
         fill(filler, 0 if seen else 12288)
 
     def end():
-        trained._oneloop.run.checkpointer.wait()
+        wait_for_saves(trained)
         filler.unlink()
 
     trained = trainer(*SAVES, callbacks=[During(begin, end)], output=output)
@@ -245,7 +257,7 @@ def test_a_run_goes_on_from_a_checkpoint_on_a_full_disk(small_disk, trainer, fin
     fill(filler)
 
     def end():
-        trained._oneloop.run.checkpointer.wait()  # what is under way should still meet the full disk
+        wait_for_saves(trained)  # what is under way should still meet the full disk
         filler.unlink()
 
     trained = trainer(*SAVES, callbacks=[During(lambda: None, end)], output=output)
@@ -262,11 +274,11 @@ def test_a_disk_that_is_read_only_for_a_while(small_disk, trainer, finished, cap
     output = small_disk / "run"
 
     def begin():
-        trained._oneloop.run.checkpointer.wait()
+        wait_for_saves(trained)
         assert mount("-o", "remount,ro", small_disk).returncode == 0
 
     def end():
-        trained._oneloop.run.checkpointer.wait()
+        wait_for_saves(trained)
         assert mount("-o", "remount,rw", small_disk).returncode == 0
 
     trained = trainer(*SAVES, callbacks=[During(begin, end)], output=output)

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from oneloop import TrainerCallback
-from oneloop.checkpoint import contents, saved_model, store
+from oneloop.checkpoint import capture, saved_model, store
 from oneloop.formats import safetensors_io
 from tests.backends.support import rows
 
@@ -24,7 +24,7 @@ def failing(monkeypatch):
     """failing(error, step, gate): writing the files of that step raises it, once the gate is open."""
 
     def fail(error, step=2, gate=None):
-        write = contents.Contents.write
+        write = capture.Contents.write
 
         def broken(self, folder):
             if folder.name.startswith(f".checkpoint-{step}."):
@@ -32,7 +32,7 @@ def failing(monkeypatch):
                 raise error
             return write(self, folder)
 
-        monkeypatch.setattr(contents.Contents, "write", broken)
+        monkeypatch.setattr(capture.Contents, "write", broken)
 
     return fail
 
@@ -126,8 +126,8 @@ def test_of_a_model_that_was_saved_in_many_files_none_is_left_beside_the_next(tm
     raws = {name: safetensors_io.Raw("U8", (100,), bytes([value]) * 100) for value, name in enumerate("abc")}
 
     def save(limit):
-        monkeypatch.setattr(contents, "SHARD_BYTES", limit)
-        model = contents.Contents()
+        monkeypatch.setattr(capture, "SHARD_BYTES", limit)
+        model = capture.Contents()
         model.add_weights(raws, {})
         with saved_model.replacing(tmp_path) as stage:
             model.write(stage)

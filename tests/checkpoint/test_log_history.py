@@ -7,12 +7,13 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oneloop import Trainer, TrainerState
 from oneloop.checkpoint import log_history
 from oneloop.checkpoint.log_history import LogHistory, restored
+from oneloop.checkpoint.reader import Checkpoint
 from oneloop.state import to_plain
 from tests.backends.support import rows, same_bytes
 
@@ -123,6 +124,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 ENTRIES = st.dictionaries(st.text(), VALUES | st.lists(VALUES) | st.dictionaries(st.text(), VALUES), max_size=4)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(ENTRIES, max_size=4))
 def test_the_text_of_a_state_is_that_of_json_with_an_indent(history):
     state = TrainerState(log_history=history, trial_params={"log_history": []})
@@ -195,7 +197,7 @@ def test_the_lines_of_other_runs_are_not_entries(tmp_path):
 @pytest.mark.parametrize("about", [{}, {"entries": "x", "sha256": 1}, {"entries": -1}, {"entries": 10**30}, None, 3])
 def test_marks_that_make_no_sense(tmp_path, about):
     tail = entries(2)
-    found = restored([{"omitted": about}, *tail], tmp_path / "checkpoint-1")
+    found = restored([{"omitted": about}, *tail], Checkpoint(tmp_path / "checkpoint-1"))
     assert found[-2:] == tail
 
 

@@ -153,7 +153,7 @@ def test_the_warning_says_what_is_restored(old, caplog):
 
 
 def test_it_is_listed(old):
-    (entry,), _ = listing.look(old.parent, contents=True)
+    (entry,), _ = listing.list_checkpoints(old.parent, contents=True)
     assert (entry.writer, entry.framework, entry.state, entry.step) == ("mindnlp", "mindspore", "foreign", SAVED)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.callbacks.json_log import JsonLinesCallback
-from oneloop.checkpoint import contents, store
+from oneloop.checkpoint import capture, store
 from oneloop.formats import durable
 from oneloop.state import TrainerState
 from oneloop.trainer.event_log import Record
@@ -51,7 +51,7 @@ def test_a_disk_of_unknown_size_is_written_to(backend, trained, tmp_path, monkey
 def test_a_full_disk_of_known_size_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: (10**9, 10**9, 0))
     with pytest.raises(OSError, match="only 0 MB free"):
-        contents.room_for(tmp_path, 10)
+        capture.check_free_space(tmp_path, 10)
 
 
 # -- checkpoints that cannot be deleted

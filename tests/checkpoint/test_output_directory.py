@@ -15,6 +15,7 @@ from oneloop.checkpoint.directory_lock import DirectoryLock
 from oneloop.errors import CheckpointError
 from tests.backends.support import names, rows, same_bytes
 from tests.checkpoint.children import ROOT, environment
+from tests.internals import wait_for_saves
 
 if "mindspore" in names():
     import mindspore  # noqa: F401  before Paddle, whichever tests are chosen
@@ -121,7 +122,7 @@ from pathlib import Path
 from oneloop.checkpoint.directory_lock import DirectoryLock, holder
 folder = Path(sys.argv[1])
 folder.mkdir(exist_ok=True)
-print(DirectoryLock().take(folder, 0), holder(folder))
+print(DirectoryLock().acquire(folder, 0), holder(folder))
 """
 HOLDS = TAKES + "sys.stdout.flush(); sys.stdin.read()"
 
@@ -140,7 +141,7 @@ def test_a_directory_that_was_deleted_and_made_again_lets_no_other_run_in(tmp_pa
     folder = tmp_path / "out"
     folder.mkdir()
     with DirectoryLock() as lock:
-        assert lock.take(folder, 0)
+        assert lock.acquire(folder, 0)
         folder.rmdir()
         assert not lock.covers(folder)
         folder.mkdir()
@@ -153,16 +154,16 @@ def test_a_run_notices_that_its_directory_was_deleted(make, tmp_path, caplog):
     output, seen = tmp_path / "start" / "out", []
 
     def replace():
-        trainer._oneloop.run.checkpointer.wait()
+        wait_for_saves(trainer)
         shutil.rmtree(output)
         output.mkdir()
 
     def look():
-        trainer._oneloop.run.checkpointer.wait()
+        wait_for_saves(trainer)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(directory_lock, "_name", lambda folder: None)  # the lock alone
             patch.setattr(directory_lock, "_held", {})  # as another process
-            seen.append(DirectoryLock().take(output, 0))
+            seen.append(DirectoryLock().acquire(output, 0))
 
     trainer = make(At(2, replace), At(4, look), max_steps=4)
     trainer.train()
@@ -179,7 +180,7 @@ def test_a_run_does_not_save_into_a_directory_that_another_run_has_by_now(make, 
     output, other = tmp_path / "start" / "out", []
 
     def replace():
-        trainer._oneloop.run.checkpointer.wait()
+        wait_for_saves(trainer)
         shutil.rmtree(output)
         process = subprocess.Popen(
             [sys.executable, "-c", HOLDS, str(output)],

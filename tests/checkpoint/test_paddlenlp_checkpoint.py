@@ -220,7 +220,7 @@ def test_their_checkpoints_are_kept_and_listed(copy):
     path = copy(UNIFIED)
     resume(path, save_steps=1, save_total_limit=1, max_steps=SAVED + 1)
     assert paddlenlp_checkpoint.wrote(path) and not (path / store.MANIFEST).exists()
-    found, _ = listing.look(path.parent, contents=True)
+    found, _ = listing.list_checkpoints(path.parent, contents=True)
     assert [(e.name, e.writer, e.framework, e.state) for e in found] == [
         ("checkpoint-8", "paddlenlp", "paddle", "foreign"),
         ("checkpoint-9", "oneloop", "paddle", "whole"),

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 from oneloop import Trainer, TrainingArguments  # noqa: E402
 from oneloop.backends.torch import loaders, weights  # noqa: E402
 from oneloop.checkpoint import saved_model  # noqa: E402
-from oneloop.checkpoint.contents import Contents  # noqa: E402
-from oneloop.data.loader_options import Loading  # noqa: E402
+from oneloop.checkpoint.capture import Contents  # noqa: E402
+from oneloop.data.loader_options import LoaderOptions  # noqa: E402
 from oneloop.data.samplers import SamplerBatches  # noqa: E402
 from oneloop.errors import CheckpointError  # noqa: E402
 from oneloop.formats.safetensors_io import from_numpy  # noqa: E402
@@ -71,7 +71,7 @@ def collate(samples):
 
 
 def loader(data, workers=2, **given):
-    return loaders.make_loader(data, Loading(collate, batch_size=4, workers=workers, seed=5, **given))
+    return loaders.make_loader(data, LoaderOptions(collate, batch_size=4, workers=workers, seed=5, **given))
 
 
 def samples_of(batches):
@@ -166,8 +166,8 @@ class TwiceTrainer(Trainer):
 def test_batches_of_a_users_sampler_tell_their_place():
     batches = SamplerBatches(Twice(3), 4, drop_last=False, placed=True)
     batches.set_epoch(2)
-    assert [batch.place for batch in batches] == [(2, 0, 0), (2, 1, 4)]  # epoch, batch, first sample
-    assert not any(hasattr(batch, "place") for batch in SamplerBatches(Twice(3), 4, drop_last=False))
+    assert [batch.position for batch in batches] == [(2, 0, 0), (2, 1, 4)]  # epoch, batch, first sample
+    assert not any(hasattr(batch, "position") for batch in SamplerBatches(Twice(3), 4, drop_last=False))
 
 
 def test_a_sample_that_comes_twice_has_other_numbers(arguments):

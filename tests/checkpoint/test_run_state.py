@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from oneloop.checkpoint.resume import own_position
+from oneloop.checkpoint.reader import Checkpoint
+from oneloop.checkpoint.resume import position_of_this_process
 from oneloop.checkpoint.run_state import DataStates, PositionState, ResumePoint, RunState
-from oneloop.distributed.collectives import ProcessGroup
+from oneloop.distributed.mesh import Mesh
 from oneloop.errors import CheckpointError
+from oneloop.trainer import parts as parts
 
 POSITION = {
     "epoch": 1,
@@ -39,12 +41,6 @@ RUN = {
 }
 
 
-def group(rank, size):
-    found = ProcessGroup()
-    found.rank, found.size = rank, size
-    return found
-
-
 def test_what_is_written_is_what_was_read():
     assert RunState.from_json(RUN).to_json() == RUN
     assert RunState.from_json(json.loads(json.dumps(RUN))).to_json() == RUN
@@ -60,7 +56,11 @@ def test_checkpoints_of_the_first_releases_have_less():
     less = {key: value for key, value in RUN.items() if key not in ("layout", "strategy", "grad_norm", "split")}
     alone = {"samples": 10, "samples_per_step": 2}
     found = RunState.from_json(less | {"position": {k: v for k, v in POSITION.items() if k != "pending"}})
-    assert found.layout is None and found.measured == {"learning_rate": 0.1} and found.position.pending == {}
+    assert (
+        found.layout is None
+        and found.parts.keys() == {"learning_rate", "losses", "work"}
+        and found.position.pending == {}
+    )
     assert found.processes == 2 and RunState.from_json(RUN | {"course": alone}).processes == 1
 
 
@@ -70,17 +70,20 @@ def test_a_later_format_is_refused():
 
 
 def test_a_directory_without_one(tmp_path):
-    assert RunState.read(tmp_path) is None
+    assert Checkpoint(tmp_path).run is None
     (tmp_path / "run.json").write_text(json.dumps(RUN))
-    assert RunState.read(tmp_path).run_id == "0123"
+    assert Checkpoint(tmp_path).run.run_id == "0123"
 
 
 def test_each_process_finds_the_states_of_its_own_data():
     ranks = [{"data": f"rank {i}", "collator": i, "dataset": None} for i in (1, 2)]
     position = PositionState.from_json(POSITION | {"ranks": ranks})
-    assert own_position(position, group(0, 3)).data == {"at": 3}
-    assert own_position(position, group(2, 3)).data == "rank 2" and own_position(position, group(2, 3)).collator == 2
-    fewer = own_position(position, group(1, 2))
+    assert position_of_this_process(position, Mesh.of_batches(3, 0)).data == {"at": 3}
+    assert (
+        position_of_this_process(position, Mesh.of_batches(3, 2)).data == "rank 2"
+        and position_of_this_process(position, Mesh.of_batches(3, 2)).collator == 2
+    )
+    fewer = position_of_this_process(position, Mesh.of_batches(2, 1))
     assert (fewer.data, fewer.collator, fewer.epoch) == (None, None, 1)
 
 
@@ -90,5 +93,5 @@ def test_a_resume_point_is_used_up():
     assert not point.data.is_waiting and not point.data.has_ended
     point.continue_with({"numpy": 1}, [3], {"collator": 2})
     assert point.streams == {"numpy": 1} and point.data.own == {"collator": 2}
-    point.streams_restored()
+    point.rng_state_restored()
     assert point.streams is None and point.generators is None and point.random is None

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer
-from oneloop.checkpoint import contents, directory_lock, saved_model
-from oneloop.checkpoint.contents import Contents
+from oneloop.checkpoint import capture, directory_lock, saved_model
+from oneloop.checkpoint.capture import Contents
 from oneloop.errors import DiskError
 from oneloop.formats.safetensors_io import from_numpy, read
 from tests.backends.support import names, rows
@@ -30,7 +30,7 @@ def save(folder, value, shards=1, config=b"{}", more=()):
     raws = {name: from_numpy(np.full(4, value, np.float32)) for name in "abc"}
     model = Contents()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contents, "SHARD_BYTES", {1: 100, 2: 32, 3: 16}[shards])
+        patch.setattr(capture, "SHARD_BYTES", {1: 100, 2: 32, 3: 16}[shards])
         model.add_weights(raws, {})
     model.texts |= {"config.json": config, "training_args.json": str(value).encode(), **dict(more)}
     with saved_model.replacing(folder) as stage:

@@ -10,9 +10,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from oneloop import TrainerCallback, get_last_checkpoint
-from oneloop.checkpoint import contents, copies, store
+from oneloop.checkpoint import capture, store
 from oneloop.errors import CheckpointError
 from tests.checkpoint.job import contents as contents_of
+from tests.internals import run_id
 
 KEEP_ALL = ("--set", "save_total_limit=null")
 
@@ -52,14 +53,14 @@ class Gate:
         self.opened = threading.Event()
         self.until = until
         self.arrived = None
-        write = contents.Contents.write
+        write = capture.Contents.write
 
         def wait(content, folder):
             if folder.name.startswith(f".checkpoint-{step}."):
                 assert self.opened.wait(60), "the run did not go on while the checkpoint was being written"
             return write(content, folder)
 
-        monkeypatch.setattr(contents.Contents, "write", wait)
+        monkeypatch.setattr(capture.Contents, "write", wait)
 
     def callback(self):
         gate = self
@@ -87,14 +88,14 @@ def test_training_goes_on_and_nothing_of_it_leaks_into_the_file(trainer, tmp_pat
 def test_memory_for_the_first_save_is_found_before_it(forks, trainer, tmp_path, monkeypatch):
     """Every copy of the first save goes into a buffer that was there, and the checkpoints are the same."""
     trainer(*KEEP_ALL, output=tmp_path / "calm").train()
-    monkeypatch.setattr(copies.Buffers, "WORTH_PREPARING", 1)
-    missing, copy = [], copies.Buffers.copy
+    monkeypatch.setattr(capture.Buffers, "WORTH_PREPARING", 1)
+    missing, copy = [], capture.Buffers.copy
 
     def watched(buffers, tensors, weights):
         missing.extend(name for name in tensors if name not in buffers._kept)
         return copy(buffers, tensors, weights)
 
-    monkeypatch.setattr(copies.Buffers, "copy", watched)
+    monkeypatch.setattr(capture.Buffers, "copy", watched)
     trainer(*KEEP_ALL).train()
     assert missing == []
     for step in (3, 22):
@@ -105,15 +106,15 @@ def test_memory_for_the_first_save_is_found_before_it(forks, trainer, tmp_path, 
 
 @pytest.mark.parametrize("option", ['save_strategy="no"', "save_steps=1000", "save_async=false"])
 def test_no_memory_is_taken_for_a_save_that_will_not_come(option, trainer, monkeypatch):
-    monkeypatch.setattr(copies.Buffers, "WORTH_PREPARING", 1)
+    monkeypatch.setattr(capture.Buffers, "WORTH_PREPARING", 1)
     asked = []
-    monkeypatch.setattr(copies.Buffers, "prepare", lambda *given: asked.append(given))
+    monkeypatch.setattr(capture.Buffers, "prepare", lambda *given: asked.append(given))
     trainer("--set", option, "--set", "load_best_model_at_end=false").train()
     assert asked == []
 
 
 def test_at_most_one_is_written_at_a_time_and_a_wait_is_said(trainer, monkeypatch, caplog):
-    write, lock, most = contents.Contents.write, threading.Lock(), []
+    write, lock, most = capture.Contents.write, threading.Lock(), []
 
     def slowly(content, folder):
         assert lock.acquire(blocking=False), "two saves at once"
@@ -123,26 +124,25 @@ def test_at_most_one_is_written_at_a_time_and_a_wait_is_said(trainer, monkeypatc
         lock.release()
         return facts
 
-    monkeypatch.setattr(contents.Contents, "write", slowly)
+    monkeypatch.setattr(capture.Contents, "write", slowly)
     trained = trainer(*KEEP_ALL, "--set", "save_steps=1")
     trained.train()
     assert len(most) >= 22
-    assert trained._oneloop.run.checkpointer.pending.waits > 0
+    waits = trained._oneloop.run.checkpointer.writer.waits
+    assert waits > 0
     told = [r for r in caplog.records if "for the previous save" in r.getMessage()]
-    assert [r.levelno for r in told] == [logging.WARNING] + [logging.INFO] * (
-        trained._oneloop.run.checkpointer.pending.waits - 1
-    )
+    assert [r.levelno for r in told] == [logging.WARNING] + [logging.INFO] * (waits - 1)
 
 
 def break_at(monkeypatch, step):
-    write = contents.Contents.write
+    write = capture.Contents.write
 
     def fail(content, folder):
         if folder.name.startswith(f".checkpoint-{step}."):
             raise ZeroDivisionError("a bug in the writer")
         return write(content, folder)
 
-    monkeypatch.setattr(contents.Contents, "write", fail)
+    monkeypatch.setattr(capture.Contents, "write", fail)
 
 
 @pytest.mark.parametrize(("step", "latest"), [(9, 12), (22, 22)], ids=["at-the-next-save", "at-the-end"])
@@ -233,7 +233,7 @@ def test_two_runs_leave_each_other_alone(trainer, tmp_path):
     resumed = trainer(*few, "--steps", "8", "--set", "seed=4")
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 8, "it went on from the run that wrote last, not from the higher number"
-    assert resumed._oneloop.run.id != theirs.run_id
+    assert run_id(resumed) != theirs.run_id
     assert {c.step for c in store.find(output)} == {20, 8}
 
 
@@ -244,7 +244,7 @@ def test_a_run_that_is_taken_back_is_another_one(trainer, tmp_path, caplog):
     again = trainer(*KEEP_ALL, "--steps", "8", "--set", "learning_rate=0.01", "--set", "save_steps=7")
     again.train(resume_from_checkpoint=output / "checkpoint-6")
     assert "This is now a new run" in caplog.text
-    assert again._oneloop.run.id not in before.values()
+    assert run_id(again) not in before.values()
     assert Path(get_last_checkpoint(output)).name == "checkpoint-8", "not the higher step of the course left behind"
     assert {step: store.read_manifest(output / f"checkpoint-{step}")["run_id"] for step in (6, 9, 12)} == {
         step: before[step] for step in (6, 9, 12)
@@ -326,7 +326,7 @@ def test_a_best_model_that_is_damaged_is_an_error_and_not_loaded(trainer, tmp_pa
 
 
 def test_weights_in_several_files(trainer, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(contents, "SHARD_BYTES", 200)
+    monkeypatch.setattr(capture, "SHARD_BYTES", 200)
     output, many = tmp_path / "run", ("--set", "save_steps=9", *KEEP_ALL)
     trainer(*many, output=tmp_path / "first").train()
     folder = tmp_path / "first" / "checkpoint-9"

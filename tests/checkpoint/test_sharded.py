@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from oneloop.checkpoint import contents, sharded
-from oneloop.checkpoint.contents import Contents
+from oneloop.checkpoint import capture, sharded
+from oneloop.checkpoint.capture import Contents
 from oneloop.distributed.collectives import ProcessGroup
 from oneloop.formats import structure
 from oneloop.formats.safetensors_io import from_numpy, read
@@ -68,7 +68,7 @@ def test_a_process_with_nothing_to_write_adds_no_file():
 
 
 def test_a_large_part_is_several_files(monkeypatch):
-    monkeypatch.setattr(contents, "SHARD_BYTES", 16)
+    monkeypatch.setattr(capture, "SHARD_BYTES", 16)
     main = filled(a=1, b=2)
     sharded.number_files(main, Pair(0, [sizes("c"), sizes("c"), 32]))
     assert [name for name in main.tensors if name.startswith("model")] == [
@@ -90,7 +90,7 @@ def test_notes_are_durably_gone_before_the_manifest_can_be_written(tmp_path, mon
     seen = []
     monkeypatch.setattr(sharded, "sync_directory", lambda path: seen.append([each.name for each in path.iterdir()]))
     for rank in (1, 2):
-        sharded.leave_note(tmp_path, rank, {f"file{rank}": {"bytes": 1, "sha256": "x"}})
+        sharded.write_note(tmp_path, rank, {f"file{rank}": {"bytes": 1, "sha256": "x"}})
     sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 3), 5, sharded.Waiting())
     assert seen == [[]]
 
@@ -99,7 +99,7 @@ def test_a_part_that_failed_is_an_error_of_the_whole(tmp_path, monkeypatch):
     def full(folder, size):
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(contents, "room_for", full)
+    monkeypatch.setattr(capture, "check_free_space", full)
     with pytest.raises(OSError, match="no space left"):
         sharded.write_part(sharded.OnSharedDisk(tmp_path), 1, filled(a=1), 32)
     with pytest.raises(OSError, match="process 1 could not write its shard.*no space left") as caught:
@@ -120,7 +120,7 @@ def test_an_error_of_another_kind_is_one_of_the_disk_for_the_whole(tmp_path):
 
 def test_a_disk_that_is_shared_has_to_have_room_for_the_files_of_all(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(contents, "room_for", lambda folder, size: asked.append(size))
+    monkeypatch.setattr(capture, "check_free_space", lambda folder, size: asked.append(size))
     sharded.write_part(sharded.OnSharedDisk(tmp_path), 1, filled(a=1), 10**6)
     assert asked == [10**6]
 
@@ -132,16 +132,16 @@ def test_a_part_that_never_comes_is_an_error_after_the_timeout(tmp_path):
 
 
 def test_a_run_that_leaves_waits_for_parts_only_a_little(tmp_path, monkeypatch):
-    monkeypatch.setattr(sharded, "_GRACE", 0.05)
+    monkeypatch.setattr(sharded, "_GRACE_SECONDS", 0.05)
     waiting = sharded.Waiting()
-    waiting.leave()
+    waiting.stop_waiting()
     with pytest.raises(OSError, match="process 1"):
         sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 3600, waiting)
 
 
 def test_a_process_that_cannot_even_leave_a_note_is_not_waited_for(tmp_path):
     waiting = sharded.Waiting()
-    waiting.fail()
+    waiting.failed.set()
     with pytest.raises(OSError, match="a process could not write its shard"):
         sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 3600, waiting)
     sharded.write_part(sharded.OnSharedDisk(tmp_path), 1, filled(a=1), 32)

@@ -17,10 +17,22 @@ PREEMPTED = 75
 
 
 @pytest.fixture(scope="module")
-def unbroken(forks, tmp_path_factory):
-    output = tmp_path_factory.mktemp("unbroken") / "run"
-    assert forks.run("--no-sync", "--set", "save_steps=50", output=output).status == 0
-    return output
+def runs(forks, tmp_path_factory):
+    """Options of data -> a run that nothing interrupted, made once: signals and save_async change no result."""
+    made = {}
+
+    def make(*options):
+        if options not in made:
+            made[options] = tmp_path_factory.mktemp("unbroken") / "run"
+            assert forks.run("--no-sync", "--set", "save_steps=50", *options, output=made[options]).status == 0
+        return made[options]
+
+    return make
+
+
+@pytest.fixture
+def unbroken(runs):
+    return runs()
 
 
 def own_signals(*names):
@@ -38,10 +50,9 @@ def own_signals(*names):
     ],
     ids=["SIGTERM", "SIGTERM-to-workers-too", "SIGUSR1-to-workers-too", "save_async=False", "SIGUSR1"],
 )
-def test_leaves_with_a_checkpoint_of_that_step(number, options, group, forks, tmp_path):
-    base, output = tmp_path / "base", tmp_path / "run"
+def test_leaves_with_a_checkpoint_of_that_step(number, options, group, forks, runs, tmp_path):
+    base, output = runs(*options[: options.index("--set")] if "--set" in options else options), tmp_path / "run"
     argv = (*SLOW, *options)
-    assert forks.run("--no-sync", "--set", "save_steps=50", *options, output=base).status == 0
     ended = forks.run(*argv, output=output, meanwhile=signal_at(6, number, output=output, group=group))
     assert ended.status == PREEMPTED, ended.output
     saved = store.latest(output)
@@ -107,12 +118,12 @@ def test_without_checkpoints_nothing_is_saved_and_that_is_said(forks, tmp_path):
 
 ORPHAN = """
 import multiprocessing, os, signal, sys, time
-from oneloop.distributed.preemption import leave_to_main_process
+from oneloop.distributed.preemption import ignore_job_signals
 
 def worker():
     while multiprocessing.parent_process().is_alive():  # the main process dies before anyone looks
         time.sleep(0.01)
-    leave_to_main_process()
+    ignore_job_signals()
     time.sleep(600)
 
 if __name__ == "__main__":

@@ -231,7 +231,7 @@ def test_files_that_an_override_added_are_kept_and_not_read(saved, checkpoint):
     raws = zeros(checkpoint / MODEL, checkpoint / "model-00001-of-00001.safetensors")
     places = dict.fromkeys(raws, "model-00001-of-00001.safetensors")
     (checkpoint / f"{MODEL}.index.json").write_text(json.dumps({"weight_map": places}))
-    store.seal(checkpoint, known)
+    store.finalize_manifest(checkpoint, known)
     entries = store.read_manifest(checkpoint)["files"]
     assert {name for name, entry in entries.items() if entry.get("added")} == {
         f"{MODEL}.index.json",

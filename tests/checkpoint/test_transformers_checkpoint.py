@@ -16,11 +16,12 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
-from oneloop.backends.torch import transformers_checkpoint as reader  # noqa: E402
+from oneloop.backends.torch import external_checkpoint as reader  # noqa: E402
 from oneloop.checkpoint import store  # noqa: E402
 from oneloop.converters import transformers_checkpoint  # noqa: E402
 from oneloop.errors import CheckpointError  # noqa: E402
 from tests.backends.tiny_bert import classifier as bert  # noqa: E402
+from tests.internals import run_id  # noqa: E402
 
 STEPS, SAVED, PER_EPOCH = 16, 6, 4
 SHARED = {
@@ -188,12 +189,12 @@ def test_own_checkpoints_follow_and_the_old_ones_stay(written, tmp_path):
     assert store.problems(own[0].path) == []
     for name, content in before.items():
         kept = folder / name
-        kept = kept if store.is_foreign(kept) else folder / f"{name}.transformers"
+        kept = kept if store.is_external(kept) else folder / f"{name}.transformers"
         assert (kept / "optimizer.pt").read_bytes() == content
     # From now on the newest is oneloop's, and True goes on from it.
     again = resume(folder, max_steps=STEPS + 2, which=True)
     assert again.state.global_step == STEPS + 2
-    assert again._oneloop.run.id == own[0].run_id
+    assert run_id(again) == own[0].run_id
 
 
 def test_true_takes_the_newest_of_the_old_ones(written, tmp_path, caplog):
@@ -538,7 +539,7 @@ def test_a_torn_checkpoint_of_ours_is_not_foreign(tmp_path, trained, backend):
     )
     path = next(p for p in (tmp_path / "out").glob("checkpoint-*"))
     (path / "manifest.json").unlink()
-    assert not store.is_foreign(path)
+    assert not store.is_external(path)
     assert store.problems(path) == ["manifest.json is missing or cannot be read"]
     assert trainer.state.global_step == 1
 

@@ -15,5 +15,11 @@ EXPLAINED: list[tuple[str, str, str]] = [
         for runs in ("*two_stage[23]*", "*two_few_left")
         for fields in ("reads", "collectives")
     ),
+    ("*two_*", "warnings", "what was decided by the code of callbacks, data and overrides is shown"),
+    *(
+        (runs, "warnings", "what was decided by the code of compute_loss is shown")
+        for runs in ("*loss_of_*", "*overrides.compute_loss", "*one_then_two")
+    ),
+    ("*two_stage1", "reads", "at a save, the mesh says which processes write; torch's reads its ranks from a tensor"),
     ("*two_tokens", "reads", "before the first update, it is computed whether the labels are shifted"),
 ]

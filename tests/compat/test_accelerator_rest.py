@@ -7,9 +7,10 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.compat import accelerate_state
-from oneloop.compat.accelerator_rest import REFUSED_METHODS
-from oneloop.errors import ModelError, RefusedError
+from oneloop.compat.accelerator_rest import UNSUPPORTED_METHODS
+from oneloop.errors import ModelError, UnsupportedError
 from tests.backends.support import rows
+from tests.internals import engine_of
 
 
 @pytest.fixture
@@ -38,9 +39,9 @@ def test_nothing_of_accelerates_accelerator_is_missing(given):
     assert [getattr(given, name) for name in same] == [getattr(theirs, name) for name in same]
 
 
-@pytest.mark.parametrize("name", REFUSED_METHODS)
+@pytest.mark.parametrize("name", UNSUPPORTED_METHODS)
 def test_what_is_refused_says_what_to_do(given, name):
-    with pytest.raises(RefusedError, match=f"accelerator.{name} is not supported.*Instead: "):
+    with pytest.raises(UnsupportedError, match=f"accelerator.{name} is not supported.*Instead: "):
         getattr(given, name)("anything")
 
 
@@ -121,8 +122,8 @@ def test_one_parameter_and_none_without_gradient(backend, given):
 def test_a_loss_scaler_is_the_trainers(given, backend, monkeypatch, call):
     if backend.name == "mindspore":
         pytest.skip("gradients cannot be clipped by hand there")
-    monkeypatch.setattr(given._trainer._oneloop.engine, "scaler", object(), raising=False)
-    with pytest.raises(RefusedError, match="before on_pre_optimizer_step"):
+    monkeypatch.setattr(engine_of(given._trainer), "scaler", object(), raising=False)
+    with pytest.raises(UnsupportedError, match="before on_pre_optimizer_step"):
         call(given)
 
 

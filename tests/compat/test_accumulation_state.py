@@ -8,7 +8,7 @@ from oneloop import Trainer, TrainerCallback
 from oneloop.compat import accelerate_state
 from oneloop.errors import ArgumentError
 from tests.backends.support import rows, tagged
-from tests.following import follow
+from tests.emulation import emulate
 
 EVENTS = (
     "step_begin",
@@ -70,7 +70,7 @@ def noting(arguments):
 
 @pytest.fixture(params=["", "transformers"], ids=["own", "of_transformers"])
 def script(request, monkeypatch):
-    follow(monkeypatch, {request.param} - {""})
+    emulate(monkeypatch, {request.param} - {""})
 
 
 FIRST = [("step_begin", False), ("loss", False), ("substep_end", False)]
@@ -132,7 +132,7 @@ def test_steps_that_are_left_out_accumulate_nothing(backend, noting):
 
 def test_accumulating_by_accelerates_context(backend, arguments, monkeypatch):
     """In scripts of transformers it counts for itself, of one micro-batch in an update unless it is told."""
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     given = Trainer(backend.classifier(), arguments(gradient_accumulation_steps=4)).accelerator
     assert (given.gradient_accumulation_steps, given.step) == (1, 0)
     found = []
@@ -150,7 +150,7 @@ def test_accumulating_by_accelerates_context(backend, arguments, monkeypatch):
 def test_the_end_of_a_loader_ends_an_update(arguments, monkeypatch):
     """Of a loader of accelerate, in a loop of the script's own."""
     torch = pytest.importorskip("torch")
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     monkeypatch.setattr(accelerate_state, "is_imported", lambda: False)
     given = Trainer(torch.nn.Linear(2, 2), arguments()).accelerator
     given.gradient_accumulation_steps, found = 3, []
@@ -174,7 +174,7 @@ class Model:
 @pytest.mark.parametrize(("processes", "every", "entered"), [(1, False, 2), (2, False, 2), (2, True, 0), (1, True, 2)])
 def test_gradients_are_exchanged_at_the_end_of_an_update(arguments, monkeypatch, processes, every, entered):
     torch = pytest.importorskip("torch")
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     monkeypatch.setattr(accelerate_state, "is_imported", lambda: False)
     options = {"gradient_accumulation_kwargs": {"sync_each_batch": every}}
     given = Trainer(torch.nn.Linear(2, 2), arguments(accelerator_config=options)).accelerator

@@ -11,14 +11,14 @@ from oneloop import EarlyStoppingCallback, ExportableState, Trainer, TrainerCall
 from oneloop.arguments.accelerator import AcceleratorConfig
 from oneloop.distributed import world as processes
 from tests.backends.support import rows, same_bytes
-from tests.following import follow
+from tests.emulation import emulate
 
 OPTIONS = {"split_batches": True, "dispatch_batches": True, "even_batches": False, "use_seedable_sampler": False}
 
 
 @pytest.fixture(autouse=True)
 def follows_transformers(monkeypatch):
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
 
 
 # -- accelerator_config
@@ -44,7 +44,7 @@ def test_several_processes_and_own_scripts_refuse_them(backend, arguments, monke
     monkeypatch.setattr(accelerator, "world", lambda: two)
     refused = [key for key in OPTIONS if not accelerator.is_supported(config, key)]
     assert refused == ["split_batches", "dispatch_batches", "even_batches"]
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     with pytest.raises(ValueError, match="use_seedable_sampler"):
         Trainer(backend.classifier(), arguments(accelerator_config={"use_seedable_sampler": False}))
 
@@ -112,7 +112,7 @@ def test_saving_the_best_needs_a_metric(backend, arguments, monkeypatch):
         Trainer(backend.classifier(), arguments(**given), **data)
     named = arguments(**given, metric_for_best_model="loss")
     assert Trainer(backend.classifier(), named, **data).args.greater_is_better is False
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     assert Trainer(backend.classifier(), arguments(**given), **data).args.metric_for_best_model == "loss"
 
 
@@ -130,7 +130,7 @@ def test_data_without_a_length_needs_max_steps(arguments, monkeypatch):
     with pytest.raises(ValueError, match="max_steps has to be set"):
         Trainer(torch.nn.Linear(2, 2), arguments(), train_dataset=Data())
     Trainer(torch.nn.Linear(2, 2), arguments(max_steps=1), train_dataset=Data())
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     Trainer(torch.nn.Linear(2, 2), arguments(), train_dataset=Data())
 
 
@@ -145,7 +145,7 @@ def test_early_stopping_needs_a_metric_and_evaluations(backend, arguments, monke
 
     with pytest.raises(AssertionError, match=message):
         trainer().train()
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     assert trainer().train().global_step == 1
 
 
@@ -157,7 +157,7 @@ def test_unknown_words_are_a_value_error(tmp_path, monkeypatch):
     parser = oneloop.HfArgumentParser(oneloop.TrainingArguments)
     with pytest.raises(ValueError, match="unknown option --unheard_of"):
         parser.parse_args_into_dataclasses(words)
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     with pytest.raises(SystemExit):
         parser.parse_args_into_dataclasses(words)
 
@@ -177,7 +177,7 @@ def test_an_evaluation_drops_the_last_batch_too(backend, arguments, monkeypatch)
     args = arguments(dataloader_drop_last=True, per_device_eval_batch_size=4)
     trainer = Trainer(backend.classifier(), args, eval_dataset=rows(10))
     assert len(trainer.get_eval_dataloader()) == 2 and len(trainer.predict(rows(10)).predictions) == 8
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     assert len(trainer.get_eval_dataloader()) == 3 and len(trainer.predict(rows(10)).predictions) == 10
 
 
@@ -202,7 +202,7 @@ def test_adafactor_is_the_class_of_transformers(arguments, tmp_path, monkeypatch
 
     whole = run()
     assert run(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2")) == whole
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     assert Trainer.get_optimizer_cls_and_kwargs(args)[0] is not theirs
 
 
@@ -298,7 +298,7 @@ def test_a_generation_config_is_checked_before_training(tmp_path):
 @pytest.mark.parametrize("followed", [{"transformers"}, set()])
 def test_every_layer_is_in_training_mode_when_training_begins(backend, arguments, monkeypatch, followed):
     """A model that from_pretrained has left in evaluation mode may be a part of one in training mode."""
-    follow(monkeypatch, followed)
+    emulate(monkeypatch, followed)
     seen = []
 
     class Watches(Trainer):
@@ -320,7 +320,7 @@ def test_no_checkpoints_to_keep_is_no_limit(arguments, monkeypatch, limit):
     """sentence-transformers' model.fit passes 0."""
     assert arguments(save_total_limit=limit).save_total_limit is None
     assert arguments(save_total_limit=2).save_total_limit == 2
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     with pytest.raises(ValueError, match="save_total_limit"):
         arguments(save_total_limit=limit)
 
@@ -364,6 +364,6 @@ def test_elsewhere_it_is_a_mistake(backend, arguments, monkeypatch):
         Trainer(backend.classifier(), arguments(), compute_loss_func="my_loss")
     with pytest.raises(ValueError, match="Invalid compute_metrics of type str"):
         Scaled(backend.classifier(), arguments(), compute_metrics="my_metrics")
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     with pytest.raises(ValueError, match="Invalid compute_loss_func of type str"):
         Scaled(backend.classifier(), arguments())

@@ -7,7 +7,7 @@ import pytest
 
 import oneloop
 from oneloop import Trainer, TrainingArguments
-from tests.following import follow
+from tests.emulation import emulate
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5.22")
@@ -28,7 +28,7 @@ get_optimizer_cls_and_kwargs _save""".split()
 
 @pytest.fixture(autouse=True)
 def follows_transformers(monkeypatch):
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
 
 
 class Config(transformers.PretrainedConfig):
@@ -93,7 +93,7 @@ def copied(*names):
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        follow(patch, {"transformers"})
+        emulate(patch, {"transformers"})
         return outcome(tmp_path_factory.mktemp("plain"), Trainer)
 
 

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers", minversion="5.0")
 pytest.importorskip("accelerate")
 
 from oneloop.backends.torch.forward_autocast import ForwardAutocast, in_float32  # noqa: E402
-from tests.following import follow  # noqa: E402
+from tests.emulation import emulate  # noqa: E402
 
 ROWS = [{"x": np.random.RandomState(i).randn(6).astype("float32"), "labels": i % 2} for i in range(24)]
 
@@ -65,7 +65,7 @@ def weights(trainer):
 
 
 def test_weights_and_losses_are_those_of_transformers(tmp_path, monkeypatch):
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     theirs, ours = (trained(library, tmp_path / library.__name__) for library in (transformers, oneloop))
     assert set(ours.dtypes) == {(torch.float32, torch.float32)} and len(ours.dtypes) == len(theirs.dtypes)
     assert same_bytes(weights(ours), weights(theirs))
@@ -78,19 +78,19 @@ def test_weights_and_losses_are_those_of_transformers(tmp_path, monkeypatch):
 
 
 def test_elsewhere_the_loss_is_computed_under_autocast(tmp_path, monkeypatch):
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     assert set(trained(oneloop, tmp_path).dtypes) == {(torch.bfloat16, torch.bfloat16)}
 
 
 def test_a_compiled_model_keeps_autocast_around_the_loss(tmp_path, monkeypatch):
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     found = trained(oneloop, tmp_path, torch_compile_backend="eager")
     assert {products for _, products in found.dtypes} == {torch.bfloat16}
 
 
 def test_another_model_is_prepared_alike(tmp_path, monkeypatch):
     """A reference model: compared with outputs of the trained one, whose precision it should have."""
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     trainer = trained(oneloop, tmp_path)
     reference = trainer.accelerator.prepare_model(copy.deepcopy(trainer.model), evaluation_mode=True)
     x = torch.from_numpy(ROWS[0]["x"])

@@ -1,6 +1,7 @@
 """Class attributes that overrule what oneloop reads off a user's code, and the log of the decision."""
 
 import logging
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,11 +10,10 @@ import pytest
 from oneloop import Trainer, TrainerCallback
 from oneloop.callbacks import CallbackHandler
 from oneloop.data.process_sharding import ProcessShard, shards_itself
-from oneloop.distributed.step_sync import SharedUpdate
-from oneloop.introspect import class_overrides
-from oneloop.trainer.internals import internals_of
-from oneloop.trainer.loss import LossContract
-from oneloop.trainer.update import Update
+from oneloop.distributed.mesh import Mesh
+from oneloop.introspect import calls_collectives, class_overrides, show_guesses
+from oneloop.trainer.core import core_of
+from oneloop.trainer.loss import LossContract, items_for_step
 from tests.backends.support import largest_difference, rows, same_bytes, tagged
 
 LENGTHS = [5, 1, 3, 2, 4, 5, 1, 2]  # tokens with labels: micro-batches of unequal weight
@@ -22,13 +22,20 @@ RUN = {"optim": "sgd", "learning_rate": 0.5, "per_device_train_batch_size": 2, "
 
 @pytest.fixture
 def decisions(caplog):
-    """The decisions about a question that have been logged."""
+    """The decisions about a question that have been logged. `shown`: as warnings, with what overrules them."""
     caplog.set_level(logging.DEBUG, logger="oneloop.introspect")
 
-    def of(question):
+    def of(question, shown=False):
         records = [record for record in caplog.records if record.name == "oneloop.introspect"]
-        assert {record.levelno for record in records} <= {logging.DEBUG}
-        return [text for text in (record.getMessage() for record in records) if text.startswith(f"{question} of ")]
+        assert {record.levelno for record in records} <= {logging.DEBUG, logging.WARNING}
+        if shown:
+            records = [record for record in records if record.levelno == logging.WARNING]
+        texts = [record.getMessage() for record in records]
+        return [
+            text if shown else text.partition(":")[0] + ":" + re.split(r"[:)]", text.partition(":")[2])[0] + ")"
+            for text in texts
+            if text.startswith(f"{question} of ")
+        ]
 
     return of
 
@@ -124,19 +131,17 @@ def steps(**attributes):
 def test_step_divides(backend, arguments, decisions, attributes, answer, reason):
     """On two processes: is training_step given the items of both, or half, since gradients are averaged?"""
     trainer = steps(**attributes)(backend.tagger(), arguments(), train_dataset=tagged(LENGTHS))
-    two = SimpleNamespace(
-        trainer=trainer, backend=internals_of(trainer).backend, processes=SimpleNamespace(size=2, rank=0)
-    )
+    two = SimpleNamespace(trainer=trainer, backend=core_of(trainer).backend, mesh=Mesh.of_batches(2))
     contract = LossContract.of(two)
     assert contract.step_divides is answer
     assert decisions("step_divides") == [f"step_divides of Steps: {answer} (by {reason})"]
-    given = Update._items_for_step(SimpleNamespace(contract=contract), SharedUpdate(True, 8, sharing=2))
+    given = items_for_step(contract, 8, processes=2)
     assert given == (4 if answer else 8)
 
 
 def test_one_process_asks_nothing_about_its_step(backend, arguments, decisions):
     told = steps(step_divides=True)(backend.tagger(), arguments(), train_dataset=tagged(LENGTHS))
-    assert internals_of(told).run.update.contract.step_divides is False
+    assert core_of(told).run.update.contract.step_divides is False
     assert decisions("step_divides") == []
 
 
@@ -169,10 +174,10 @@ def test_shards_itself(backend, arguments, decisions, monkeypatch, base, attribu
     data = type("Data", (base,), attributes)()
     assert shards_itself(data) is answer
     trainer = Trainer(backend.classifier(), arguments(max_steps=1), train_dataset=data)
-    core = internals_of(trainer)
+    core = core_of(trainer)
     asked = []
     monkeypatch.setattr(core.backend.loaders, "make_loader", lambda dataset, options: asked.append(dataset))
-    monkeypatch.setattr(core, "processes", SimpleNamespace(size=2, rank=1))
+    monkeypatch.setattr(core, "mesh", Mesh.of_batches(2, 1))
     trainer.get_train_dataloader()
     assert [isinstance(dataset, ProcessShard) for dataset in asked] == [not answer]
     assert decisions("shards_itself") == [f"shards_itself of Data: {answer} (by {reason})"]
@@ -239,3 +244,78 @@ def test_an_attribute_of_the_instance_overrules_nothing():
     callback = stops()
     callback.may_change_control = False
     assert CallbackHandler([callback], None, None, None, None).may_change_control
+
+
+# -- what is shown
+
+
+def test_a_guess_about_the_loss_is_shown_once_with_what_overrules_it(backend, trained, decisions):
+    looks = looks_at_items()
+    for _ in range(2):
+        trained(backend.tagger(), tagged(LENGTHS), looks, max_steps=1, **RUN)
+    assert decisions("loss_is_divided", shown=True) == [
+        "loss_is_divided of Looks: True (by its code: compute_loss reads num_items_in_batch). "
+        "To overrule it, set a class attribute: loss_is_divided = False."
+    ]
+    trained(backend.tagger(), tagged(LENGTHS), looks_at_items(loss_is_divided=True), max_steps=1, **RUN)
+    assert len(decisions("loss_is_divided", shown=True)) == 1 and len(decisions("loss_is_divided")) == 2
+
+
+def test_a_guess_is_shown_only_if_something_depends_on_it(backend, trained, decisions):
+    """One micro-batch is the whole update, whoever divides; then it has several."""
+    looks = looks_at_items()
+    trained(backend.tagger(), tagged(LENGTHS), looks, max_steps=1, **RUN | {"gradient_accumulation_steps": 1})
+    assert decisions("loss_is_divided", shown=True) == [] != decisions("loss_is_divided")
+    trained(backend.tagger(), tagged(LENGTHS), looks, max_steps=1, **RUN)
+    assert len(decisions("loss_is_divided", shown=True)) == 1
+
+
+def test_nothing_is_shown_where_nothing_is_guessed(backend, trained, caplog):
+    """A Trainer that overrides nothing, and one that says in transformers' words who divides."""
+
+    class Says(Trainer):
+        loss_is_scaled_for_ga = True
+
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return super().compute_loss(model, inputs, return_outputs)
+
+    for trainer_class in (Trainer, Says):
+        trained(backend.tagger(), tagged(LENGTHS), trainer_class, max_steps=1, callbacks=[stops()], **RUN)
+    assert [record for record in caplog.records if record.name == "oneloop.introspect"] == []
+
+
+def test_other_processes_show_no_guess(decisions):
+    show_guesses(False)
+    try:
+        assert shards_itself(type("Data", (Stream,), {})()) is False
+    finally:
+        show_guesses(True)
+    assert decisions("shards_itself", shown=True) == [] != decisions("shards_itself")
+
+
+def test_what_is_shown_about_data_and_callbacks(decisions):
+    shards_itself(type("Data", (HalfStream,), {})())
+    assert CallbackHandler([looks(), stops()], None, None, None, None).may_change_control
+    assert decisions("shards_itself", shown=True) == [
+        "shards_itself of Data: True (by its code: it asks for the rank of the process). "
+        "To overrule it, set a class attribute: shards_itself = False."
+    ]
+    assert decisions("may_change_control", shown=True) == [
+        "may_change_control of Looks: False (by its code: it uses neither control nor a Trainer). "
+        "To overrule it, set a class attribute: may_change_control = True.",
+        "may_change_control of Stops: True (by its code: it uses control or a Trainer). "
+        "To overrule it, set a class attribute: may_change_control = False.",
+    ]
+
+
+def test_what_is_shown_about_collectives(decisions):
+    def evaluates(self):
+        return self.accelerator.gather(1)
+
+    assert calls_collectives(type("Own", (), {"evaluates": evaluates})()) is True
+    assert decisions("calls_collectives", shown=True) == [
+        "calls_collectives of Own: True (by its code: evaluates may exchange values between processes). "
+        "To overrule it, set a class attribute: calls_collectives = False."
+    ]
+    assert calls_collectives(type("Plain", (), {})()) is False
+    assert len(decisions("calls_collectives", shown=True)) == 1

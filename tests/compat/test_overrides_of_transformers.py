@@ -8,7 +8,7 @@ import pytest
 
 from oneloop import Trainer
 from tests.backends.support import rows, same_bytes
-from tests.following import follow
+from tests.emulation import emulate
 
 RUN = {
     "max_steps": 3,
@@ -75,7 +75,7 @@ def test_a_resume_compares_the_arguments(backend, arguments, tmp_path, caplog, m
     saved = {"save_strategy": "steps", "max_steps": 2, "save_async": False}
     Comparing(backend.classifier(), arguments(tmp_path, **RUN | saved, save_steps=1), **data).train()
     for follows, said in ((False, 0), (True, 1)):
-        follow(monkeypatch, {"transformers"} if follows else set())
+        emulate(monkeypatch, {"transformers"} if follows else set())
         caplog.clear()
         trainer = Comparing(backend.classifier(), arguments(tmp_path, **RUN | saved, save_steps=2), **data)
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
@@ -101,7 +101,7 @@ def test_an_override_that_hands_on_changes_nothing(backend, arguments, tmp_path,
 def test_an_evaluation_before_training_has_epoch_0_in_scripts_of_transformers(
     backend, arguments, tmp_path, monkeypatch, follows
 ):
-    follow(monkeypatch, {"transformers"} if follows else set())
+    emulate(monkeypatch, {"transformers"} if follows else set())
     trainer = Trainer(backend.classifier(), arguments(tmp_path, **RUN), eval_dataset=rows(8))
     metrics = trainer.evaluate()
     assert metrics.get("epoch") == trainer.state.log_history[0].get("epoch") == (0 if follows else None)

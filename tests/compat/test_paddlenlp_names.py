@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from oneloop import PdArgumentParser, Trainer, TrainerCallback, TrainingArguments
-from oneloop.errors import RefusedError
+from oneloop.errors import UnsupportedError
 from tests.backends.support import rows, same_bytes
 
 
@@ -55,7 +55,7 @@ def test_model_parallel_properties(tmp_path, capsys):
     assert args.tensor_parallel_degree == args.pipeline_parallel_degree == args.sep_parallel_degree == 1
     assert (args.dataset_rank, args.dataset_world_size, args.tensor_parallel_rank) == (0, 1, 0)
     assert not args.use_hybrid_parallel and args.should_load_dataset and args.should_save_model_state
-    with pytest.raises(RefusedError, match="model parallelism is not supported"):
+    with pytest.raises(UnsupportedError, match="model parallelism is not supported"):
         TrainingArguments(str(tmp_path), tensor_parallel_degree=2)
     args.print_config(Own(7), "Model")
     assert capsys.readouterr().out == "***** Model arguments *****\n  name  = a\n  width = 7\n"
@@ -82,7 +82,7 @@ def test_export_model_takes_the_best_weights_first(backend, trained):
     assert same_bytes(trainer.exported, trainer.kept)
     trainer.save_model(str(trainer.args.output_dir), merge_tensor_parallel=True)
     for refused in (trainer.compress, trainer.set_optimizer_grouped_parameters):
-        with pytest.raises(RefusedError, match="PaddleNLP"):
+        with pytest.raises(UnsupportedError, match="PaddleNLP"):
             refused()
 
 
@@ -91,7 +91,7 @@ def test_a_schedule_without_an_optimizer_is_paddles_alone(backend, arguments):
     if backend.name == "paddle":
         assert trainer.create_scheduler(num_training_steps=4).get_lr() == trainer.args.learning_rate
         return
-    with pytest.raises(RefusedError, match="call create_optimizer before create_scheduler"):
+    with pytest.raises(UnsupportedError, match="call create_optimizer before create_scheduler"):
         trainer.create_scheduler(num_training_steps=4)
 
 
@@ -130,5 +130,5 @@ def test_weights_are_loaded_by_the_name_that_others_call(backend, trained, tmp_p
     assert same_bytes(backend.weights(fresh.model), backend.weights(trainer.model))
     fresh._load_from_checkpoint(f"{tmp_path}/out/checkpoint-2")
     assert not same_bytes(backend.weights(fresh.model), backend.weights(trainer.model))
-    with pytest.raises(RefusedError, match="loads into the Trainer's own model only"):
+    with pytest.raises(UnsupportedError, match="loads into the Trainer's own model only"):
         fresh._load_from_checkpoint(True, model=backend.classifier())

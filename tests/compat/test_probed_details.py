@@ -12,12 +12,13 @@ from oneloop.compat import mode
 from oneloop.errors import ModelError
 from oneloop.plan import request
 from tests.backends.support import rows
-from tests.following import follow
+from tests.emulation import emulate
+from tests.internals import backend_of
 
 
 @pytest.fixture(autouse=True)
 def follows_transformers(monkeypatch):
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
 
 
 # -- the constructor
@@ -50,7 +51,7 @@ def test_all_arguments_by_position(backend, arguments, monkeypatch):
         Trainer(*given, of_metrics, compute_metrics=of_metrics)
     with pytest.raises(TypeError, match="11 parameters, but 12 were given"):
         Trainer(*given, of_metrics, None, pair, None, None)
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     with pytest.raises(ValueError, match="by keyword"):
         Trainer(*given, of_metrics)
 
@@ -62,14 +63,14 @@ def test_the_output_directory_exists_after_the_constructor(backend, arguments, t
         with monkeypatch.context() as patch:  # `oneloop plan`, and a process that writes nothing
             patch.setattr(place, name, value)
             Trainer(backend.classifier(), arguments(output_dir=tmp_path / "c"))
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     Trainer(backend.classifier(), arguments(output_dir=tmp_path / "c"))
     assert not (tmp_path / "c").exists()
 
 
 def test_a_state_begins_with_epoch_0(backend, arguments, monkeypatch):
     assert TrainerState().epoch == 0 == Trainer(backend.classifier(), arguments()).state.epoch
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     assert TrainerState().epoch is None
 
 
@@ -121,16 +122,16 @@ class Saves(TrainerCallback):
 
 def test_on_save_comes_before_the_next_step(backend, arguments, monkeypatch):
     """So that a callback that stops after a save stops at the same step in each run."""
-    from oneloop.checkpoint.async_writer import Saver
+    from oneloop.checkpoint.writer import SaveWriter
 
     in_background = []
-    submit = Saver.submit
+    submit = SaveWriter.submit
 
-    def noted(self, job, then, otherwise, background, what):
+    def noted(self, job, ends, name, background):
         in_background.append(background)
-        return submit(self, job, then, otherwise, background, what)
+        return submit(self, job, ends, name, background)
 
-    monkeypatch.setattr(Saver, "submit", noted)
+    monkeypatch.setattr(SaveWriter, "submit", noted)
     given = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 2}
     callback = Saves()
     trainer = Trainer(backend.classifier(), arguments(**given), train_dataset=rows(8), callbacks=[callback])
@@ -138,7 +139,7 @@ def test_on_save_comes_before_the_next_step(backend, arguments, monkeypatch):
     assert callback.events == [("step", 0), ("step", 1), ("save", 2)]
     Trainer(backend.classifier(), arguments(**given), train_dataset=rows(8)).train()
     assert in_background == [False, True, True], "no one waits for the others"
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     Trainer(backend.classifier(), arguments(**given), train_dataset=rows(8), callbacks=[Saves()]).train()
     assert in_background[3]
 
@@ -146,9 +147,10 @@ def test_on_save_comes_before_the_next_step(backend, arguments, monkeypatch):
 def test_a_save_of_all_processes_waits_for_no_callback(backend, arguments, monkeypatch):
     """Which may be that of one process, and then this one alone would wait for the others."""
     trainer = Trainer(backend.classifier(), arguments(), train_dataset=rows(8), callbacks=[Saves()])
-    checkpointer = trainer._oneloop.run.checkpointer
+    core = trainer._oneloop
+    checkpointer = core.run.checkpointer
     assert not checkpointer.in_background
-    monkeypatch.setattr(type(trainer._oneloop.strategy), "in_parts", True)
+    monkeypatch.setattr(type(core.strategy), "is_sharded", True)
     assert checkpointer.in_background
 
 
@@ -274,7 +276,7 @@ def test_items_outside_of_training(backend, arguments):
 def mean_of(trainer, model, inputs):
     labels = inputs.pop("labels")
     outputs = model(**inputs)
-    return trainer._oneloop.backend.tensors.smoothed_loss(outputs["logits"], labels, 0.0, False)
+    return backend_of(trainer).tensors.smoothed_loss(outputs["logits"], labels, 0.0, False)
 
 
 def own_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -332,7 +334,7 @@ def test_a_step_that_updates_the_model_itself(arguments, monkeypatch, caplog):
     assert trained.train().global_step == 2
     assert any(not torch.equal(a, b) for a, b in zip(before, trained.model.parameters()))
     assert caplog.text.count("training_step has left no gradients") == 1
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     with pytest.raises(ModelError, match="no gradients to update the model with"):
         trainer().train()
 
@@ -376,7 +378,7 @@ def test_a_model_that_returns_its_loss_has_no_labels(arguments, monkeypatch):
     found = trainer().evaluate()
     assert trainer().label_names == [] and (found["eval_rows"], found["eval_labels"]) == (3, True)
     assert trainer(label_names=["y"]).label_names == ["y"]
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     assert trainer().label_names == ["labels"]
 
 
@@ -440,7 +442,7 @@ def test_names_of_the_accelerator(backend, arguments, monkeypatch):
     monkeypatch.setattr(type(accelerator), "num_processes", 2)
     assert accelerator.on_main_process(len)([1, 2]) is None is accelerator.on_local_main_process(len)([1, 2])
     assert accelerator.use_distributed is True
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     assert accelerator.gradient_accumulation_steps == 2
 
 
@@ -528,7 +530,7 @@ def test_a_run_that_a_callback_stopped_goes_on(backend, arguments, tmp_path, mon
     assert steps(StopsAt(2)) == 2
     resume = {"resume_from_checkpoint": str(tmp_path / "run" / "checkpoint-2")}
     assert steps(StopsAt(2), EarlyStoppingCallback(), **resume) == 2
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     assert steps(**resume) == 2
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     assert steps(StopsAt(2), **resume) == 4

@@ -20,7 +20,7 @@ SCRIPTS = {
     "exits": "import sys\nsys.exit(3)\n",
     "says": "import sys\nsys.exit('it went wrong')\n",
     "fails": "def inner():\n    raise ValueError('no')\n\n\ntry:\n    {}['x']\nexcept KeyError:\n    inner()\n",
-    "refuses": "from oneloop.errors import RefusedError\nraise RefusedError('not here')\n",
+    "refuses": "from oneloop.errors import UnsupportedError\nraise UnsupportedError('not here')\n",
     "no_file": "open('/no/such/file')\n",
     "syntax": "x = (1,\n",
     "interrupted": (
@@ -69,7 +69,7 @@ from mindnlp.engine import Trainer as Other, Evaluator
 from mindnlp.engine.utils import EvalPrediction, PREFIX_CHECKPOINT_DIR
 from mindnlp.engine.callbacks import BestModelCallback, TrainerCallback
 import oneloop
-from oneloop.errors import RefusedError
+from oneloop.errors import UnsupportedError
 
 assert Trainer is Other is oneloop.Trainer and PdArgumentParser is oneloop.PdArgumentParser
 assert TrainerState is oneloop.TrainerState and EvalPrediction is oneloop.EvalPrediction
@@ -78,11 +78,11 @@ assert PREFIX_CHECKPOINT_DIR == "checkpoint"
 for refused in (partial(CompressionArguments, do_compress=True), Evaluator, BestModelCallback):
     try:
         refused(output_dir="x")
-    except RefusedError as error:
+    except UnsupportedError as error:
         print(error)
 try:
     PdArgumentParser((Evaluator,))
-except RefusedError as error:
+except UnsupportedError as error:
     print("parser:", error)
 for missing in ("paddlenlp.transformers", "mindnlp.transformers.models"):
     try:

@@ -11,7 +11,7 @@ import oneloop
 from oneloop import EarlyStoppingCallback, Trainer, TrainerControl, TrainerState
 from oneloop.errors import CheckpointError
 from tests.backends.support import rows
-from tests.following import follow
+from tests.emulation import emulate
 
 # -- evaluation
 
@@ -111,10 +111,10 @@ def test_steps_of_an_evaluation_stay_as_they_were_without_evaluations(arguments)
 
 def test_resuming_without_a_checkpoint_is_an_error_in_scripts_of_transformers(backend, arguments, monkeypatch):
     model, args = backend.classifier(), arguments(max_steps=1)
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     with pytest.raises(CheckpointError, match="No valid checkpoint found in output directory"):
         Trainer(model, args, train_dataset=rows(4)).train(resume_from_checkpoint=True)
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     assert Trainer(model, args, train_dataset=rows(4)).train(resume_from_checkpoint=True).global_step == 1
 
 
@@ -124,7 +124,7 @@ def test_resuming_without_a_checkpoint_is_an_error_in_scripts_of_transformers(ba
 def test_a_cpu_needs_no_pinned_memory(tmp_path, monkeypatch):
     given = {"use_cpu": True, "dataloader_pin_memory": True}
     assert oneloop.TrainingArguments(tmp_path, **given).dataloader_pin_memory is True
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     assert oneloop.TrainingArguments(tmp_path, **given).dataloader_pin_memory is False
     assert oneloop.TrainingArguments(tmp_path).dataloader_pin_memory is True
 
@@ -228,7 +228,7 @@ def test_a_batch_size_shrinks_by_a_tenth():
 
 @pytest.fixture
 def follows_transformers(monkeypatch):
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
 
 
 def evaluated_at(backend, arguments, **given):
@@ -239,9 +239,9 @@ def evaluated_at(backend, arguments, **given):
 
 
 def test_its_runs_end_with_an_evaluation(backend, arguments, monkeypatch):
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     assert evaluated_at(backend, arguments, eval_steps=3) == [3, 6]
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     assert evaluated_at(backend, arguments, eval_steps=3) == [3, 6, 8]
     assert evaluated_at(backend, arguments, eval_steps=4) == [4, 8], "not twice"
     assert evaluated_at(backend, arguments, eval_steps=3, eval_delay=9) == []
@@ -280,7 +280,7 @@ def test_default_callbacks_that_a_library_replaces_are_used(disabled, backend, a
     """As ms-swift does, by assigning to transformers.trainer. Its progress bar makes the bar itself."""
     from tqdm import tqdm
 
-    from oneloop.compat.redirect import Shell
+    from oneloop.compat.redirect import LazyModule
     from oneloop.trainer import setup
 
     seen = []
@@ -300,7 +300,7 @@ def test_default_callbacks_that_a_library_replaces_are_used(disabled, backend, a
 
     for name in ("DEFAULT_CALLBACKS", "DEFAULT_PROGRESS_CALLBACK", "PrinterCallback"):
         monkeypatch.setattr(setup, name, getattr(setup, name))  # puts them back
-    module = Shell("transformers.trainer")
+    module = LazyModule("transformers.trainer")
     module.DEFAULT_CALLBACKS, module.DEFAULT_PROGRESS_CALLBACK, module.PrinterCallback = [Flow], Bar, Lines
     trainer = Trainer(backend.classifier(), arguments(max_steps=2, disable_tqdm=disabled), train_dataset=rows(8))
     trainer.train()

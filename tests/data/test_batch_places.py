@@ -11,6 +11,7 @@ import pytest
 from oneloop.data.order import BatchSampler, Order
 from oneloop.data.samplers import SamplerBatches
 from oneloop.distributed.collectives import ProcessGroup
+from oneloop.distributed.mesh import Mesh
 
 SAMPLES = [16, 17, 19, 21, 23]  # in batches of four: some epochs end with a short one, or with fewer than processes
 
@@ -33,7 +34,9 @@ def of_order(samples, world, rank, epoch):
 
 def of_users_sampler(samples, world, rank, epoch):
     order = Order(samples, 7, epoch)[:].tolist()
-    made = SamplerBatches(order, 4, False, placed=True, processes=Member(rank, world, order))
+    made = SamplerBatches(
+        order, 4, False, placed=True, processes=Member(rank, world, order), mesh=Mesh.of_batches(world, rank)
+    )
     made.set_epoch(epoch)
     return made
 
@@ -47,8 +50,8 @@ def test_the_place_of_a_batch_is_where_its_samples_stand(make, world, samples):
         covered = []
         for rank in range(world):
             for number, batch in enumerate(make(samples, world, rank, epoch)):
-                assert batch.place[:2] == (epoch, number)
-                positions = range(batch.place[2], batch.place[2] + len(batch))
+                assert batch.position[:2] == (epoch, number)
+                positions = range(batch.position[2], batch.position[2] + len(batch))
                 assert [order[position] for position in positions] == list(batch)
                 covered += positions
         assert sorted(covered) == list(range(samples))
@@ -59,7 +62,7 @@ def test_places_are_the_same_from_the_middle_of_an_epoch(samples):
     for rank in (0, 1):
         whole, resumed = of_order(samples, 2, rank, 1), of_order(samples, 2, rank, 1)
         resumed.start_at(1)
-        assert [batch.place for batch in resumed] == [batch.place for batch in whole][1:]
+        assert [batch.position for batch in resumed] == [batch.position for batch in whole][1:]
 
 
 def test_a_start_is_used_up_by_the_iteration_and_not_by_iter():

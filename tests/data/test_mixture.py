@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oneloop import Mixture
 from oneloop.data import interleaving
 from oneloop.data.interleaving import Interleaving
-from oneloop.data.mixture import sources_in, training_data
+from oneloop.data.mixture import source_lookup, training_data
 from oneloop.data.order import BatchSampler
 from oneloop.errors import ArgumentError, DataError
 from tests.backends.support import rows
@@ -173,7 +173,7 @@ def test_the_datasets_of_the_rows_of_each_micro_batch(epoch, monkeypatch):
     mixture = Mixture({"a": range(100), "b": range(33)}, [(0, [0.8, 0.2]), (3, [0.3, 0.7])], stop=43)
     for rank in (0, 1):
         sampler = BatchSampler(mixture.orders(1, samples_per_step=8), 4, 2, rank)
-        found = sources_in(mixture, SimpleNamespace(batch_sampler=sampler), (4, 2, rank))
+        found = source_lookup(mixture, SimpleNamespace(batch_sampler=sampler), (4, 2, rank))
         sampler.set_epoch(epoch)
         for number, batch in enumerate(sampler):
             names = [mixture.source_of(index)[0] for index in batch]
@@ -283,7 +283,7 @@ def test_splits_of_a_dataset_are_not_mixed():
         (([],), "at least one dataset"),
         ((iter([1]),), "expected a dict or a list"),
         (({"a": iter([1])},), "can be read only once"),
-        (({"a": 5},), "which is no dataset"),
+        (({"a": 5},), "which is not a dataset"),
         (([range(3), []],), "dataset '1' of the mixture is empty"),
         (([range(3)], [1, 2]), "2 of them for 1 datasets"),
         (({"a": range(3)}, {"b": 1}), "expected one for each of"),

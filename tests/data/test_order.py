@@ -224,7 +224,7 @@ def test_batches_are_plain_lists_of_ints():
 
 
 def test_a_start_far_away():
-    sampler = BatchSampler(partial(Order, 2**60, 1), 8, world=4, rank=3)
+    sampler = BatchSampler(partial(Order, 2**60, 1), 8, num_shards=4, shard_id=3)
     sampler.start_at(10**15)
     position = 10**15 * 32 + 24
     assert next(iter(sampler)) == Order(2**60, 1, 0)[position : position + 8].tolist()
@@ -240,7 +240,7 @@ def test_a_sampler_refuses_invalid_values():
     with pytest.raises(ArgumentError, match="at least 1"):
         BatchSampler(orders, 0)
     with pytest.raises(ArgumentError, match="rank 2"):
-        BatchSampler(orders, 1, world=2, rank=2)
+        BatchSampler(orders, 1, num_shards=2, shard_id=2)
     with pytest.raises(ArgumentError, match="cannot start at micro-batch 4"):
         BatchSampler(orders, 4).start_at(4)
 

@@ -148,6 +148,7 @@ def test_a_sampler_of_get_train_sampler(backend, check):
     check(backend, WithSampler)
 
 
+@pytest.mark.once_on("mindspore", "paddle")
 @pytest.mark.parametrize("attribute", ["sampler", "batch_sampler", "dataset", "itself"])
 def test_a_loader_of_ones_own(backend, check, attribute):
     check(backend, plain(attribute))

@@ -70,7 +70,7 @@ def test_all_processes_walk_alike(dealt):
         whole += parts[0][place : place + BATCH] + parts[1][place : place + BATCH]
     randomness.set_seed(7)
     source = dealt(0)
-    source.batch_size, source.world = SAMPLES, 1
+    source.batch_size, source.shard_count = SAMPLES, 1
     assert list(source) == whole and len(set(whole)) == SAMPLES
 
 

@@ -59,8 +59,8 @@ def test_parts_of_a_mixture_are_told_of_epochs():
 def test_states_that_are_counted():
     """MDS counts the samples of all processes, litdata those of one."""
     other, own = MDS(), Lit()
-    assert streams.counted_state(other, 10, batch_size=2, workers=3, world=4) == {"given": (40, True)}
-    assert streams.counted_state(own, 10, batch_size=2, workers=3, world=4) == {"given": (10, 3, 2)}
+    assert streams.counted_state(other, 10, batch_size=2, workers=3, num_shards=4) == {"given": (40, True)}
+    assert streams.counted_state(own, 10, batch_size=2, workers=3, num_shards=4) == {"given": (10, 3, 2)}
     streams.prepare(own, 2, 3)
     streams.prepare(other, 2, 3)
     assert own.called[1:] == [("set_batch_size", 2), ("set_num_workers", 3)] and len(other.called) == 1
@@ -68,6 +68,6 @@ def test_states_that_are_counted():
 
 def test_a_part_that_divides_itself_stays_as_it_is():
     own, listed = Lit(), list(range(6))
-    mixture = streams.own_shards(Mixture({"own": own, "listed": listed}, [1, 1]), 1, 2)
+    mixture = streams.local_shards(Mixture({"own": own, "listed": listed}, [1, 1]), 1, 2)
     assert mixture.datasets["own"] is own and len(mixture.datasets["listed"]) == 3
-    assert [streams.divides_itself(each) for each in (own, MDS(), pipeline(), listed)] == [True, True, False, None]
+    assert [streams.shards_natively(each) for each in (own, MDS(), pipeline(), listed)] == [True, True, False, None]

@@ -7,7 +7,7 @@ import pytest
 
 from oneloop import Mixture
 from oneloop.backends import loading
-from oneloop.data.mixture import sources_in
+from oneloop.data.mixture import source_lookup
 from oneloop.data.process_sharding import ProcessShard
 from tests.backends.support import rows
 
@@ -129,7 +129,7 @@ def test_weights_change_by_the_step():
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_datasets_of_the_samples_of_each_process(backend, rank):
     names = [name for name, _, _ in ProcessShard(mixture(40, (7, 4)), 4, 2, rank, False, 0, loading.load(backend.name))]
-    found = sources_in(mixture(40, (7, 4)), None, (4, 2, rank))
+    found = source_lookup(mixture(40, (7, 4)), None, (4, 2, rank))
     assert ["ab"[source] for number in range(5) for source in found(1, number)] == names
 
 

@@ -9,7 +9,7 @@ from oneloop.data.order import BatchSampler
 from oneloop.data.torch_randperm import randperm
 from oneloop.data.transformers_order import DrawnOrders, Lookahead, ShardedBatches, by_length, random_orders
 from oneloop.distributed.collectives import SINGLE_PROCESS
-from oneloop.errors import RefusedError
+from oneloop.errors import UnsupportedError
 
 
 def test_the_permutation_is_frozen():
@@ -28,9 +28,9 @@ def test_the_permutation_is_torchs(length, seed):
 
 
 def test_what_needs_torch_is_refused():
-    with pytest.raises(RefusedError, match="only torch has the default generator"):
+    with pytest.raises(UnsupportedError, match="only torch has the default generator"):
         randperm(5, None)
-    with pytest.raises(RefusedError, match="without torch is limited to 214748363 samples"):
+    with pytest.raises(UnsupportedError, match="without torch is limited to 214748363 samples"):
         randperm(2**32 // 20, 3)
 
 

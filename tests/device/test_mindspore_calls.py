@@ -25,7 +25,7 @@ def calls(monkeypatch):
     monkeypatch.setattr(ms.hal, "is_available", lambda target: target == "Ascend")
     monkeypatch.setattr(ms.hal, "device_count", lambda target: 2)
     calls.stand_in(monkeypatch, ms, "set_device", None)
-    calls.stand_in(monkeypatch, bootstrap, "settle", None)
+    calls.stand_in(monkeypatch, bootstrap, "configure_execution", None)
     for name, answer in (
         ("memory_allocated", 1000),
         ("max_memory_allocated", 3000),
@@ -40,7 +40,8 @@ def calls(monkeypatch):
 def test_the_device_of_the_process_is_set_and_its_memory_is_measured(calls, trained):
     trainer = trained(KIT.classifier(), rows(8), skip_memory_metrics=False, **RUN)
     assert str(trainer.args.device) == "npu:0"
-    assert calls.of("set_device", "settle")[:2] == [("set_device", ("Ascend", 0), {}), ("settle", ("Ascend",), {})]
+    first, second = calls.of("set_device", "configure_execution")[:2]
+    assert first == ("set_device", ("Ascend", 0), {}) and second == ("configure_execution", ("Ascend",), {})
     assert trainer.result.metrics["train_mem_gpu_peaked_delta"] == 2000
     assert calls.count("reset_peak_memory_stats") >= 1
 

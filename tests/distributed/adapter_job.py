@@ -14,6 +14,7 @@ from oneloop.distributed.world import world
 from tests.backends.torch.test_transformers import gpt2, llama, texts
 from tests.distributed.job import main, train
 from tests.distributed.sharding_job import strategies
+from tests.internals import full_tensors
 
 CASES = {}
 LENGTHS = [9, 2, 3, 9, 5, 1, 8, 2, 7, 4, 6, 9, 3, 5, 8, 2, 9, 1, 6]
@@ -126,7 +127,7 @@ def samples(model="lora"):
 
 def course(trainer):
     """What equal runs have in common; all processes have to ask."""
-    tensors, _ = trainer._oneloop.strategy.model_tensors(trainer.model)
+    tensors = full_tensors(trainer)
     trained = {name for name, p in trainer.model.named_parameters() if p.requires_grad}
     return {
         "weights": {name: value.float().tolist() for name, value in tensors.items() if name in trained},

@@ -21,6 +21,8 @@ from oneloop import Mixture, Trainer, TrainerCallback, TrainingArguments
 from oneloop.distributed.world import world
 from oneloop.errors import NonFiniteError
 from tests.backends.support import WORDS, kit_module, rows, tagged
+from tests.internals import backend_of, processes_of, skipped_updates
+from tests.trainer import loss_table as loss_rows
 
 KIT = kit_module(os.environ.get("FRAMEWORK", "torch")).Kit()
 CASES = {}
@@ -149,6 +151,17 @@ def tokens_accumulated(folder):
     return course(train(folder, "tokens_accumulated", KIT.tagger(), data, **given))
 
 
+@case
+def loss_table(folder):
+    """Every row of tests/trainer/loss_table.py."""
+    found = {}
+    for name, (trainer_class, options, compared) in loss_rows.table(KIT).items():
+        given = loss_rows.arguments(world().size) | options
+        trainer = train(folder, "loss_table", KIT.tagger(), loss_rows.data(name), trainer_class, **given)
+        found[name] = course(trainer) | {"compared": compared}
+    return found
+
+
 def undeclared():
     """A language model that does not say that it compares position i with label i + 1."""
     model = KIT.language_model(masked=False)
@@ -209,7 +222,7 @@ class Closing(Trainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         self.places.append(self.accelerator.sync_gradients)
         if self.accelerator.sync_gradients:
-            processes = self._oneloop.processes
+            processes = processes_of(self)
             self.sums.append(sum(count for (count,) in processes.all_gather([len(self.places)])))
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
@@ -299,7 +312,6 @@ def stage1(folder):
     data[5]["x"][:] = np.nan
     few = {"optim": "adamw_torch", "nonfinite": "skip", "sharding": more.get("sharding", "")}
     few = train(folder, "stage2_few", KIT.classifier(), data, callbacks=[gradients], **few)
-    engine = few._oneloop.engine
     groups = given | {"optim": "adagrad"}  # on Paddle, its weight decay needs groups of parameters
     return {
         "whole": whole,
@@ -307,7 +319,7 @@ def stage1(folder):
         "numbers": sum(a.size for name, a in state.items() if "moment" in name),
         "groups": elastic_run(folder, "groups", **groups),
         "groups_again": elastic_run(folder, "groups_again", str(Path(folder) / "groups" / "checkpoint-4"), **groups),
-        "few_left": {"weights": course(few)["weights"], "losses": few.seen.losses, "skipped": engine.skipped},
+        "few_left": {"weights": course(few)["weights"], "losses": few.seen.losses, "skipped": skipped_updates(few)},
         "gradients": gradients.numbers,
         "stage2": elastic_run(folder, "stage2", **more),
         "stage2_again": elastic_run(folder, "stage2_again", str(Path(folder) / "stage2" / "checkpoint-4"), **more),
@@ -406,7 +418,7 @@ class Gathering(Asking):
     """Its on_save is a collective, as ray.train.report is: it hangs unless all processes call it at the same point."""
 
     def on_save(self, args, state, control, **kwargs):
-        processes = import_module(f"oneloop.backends.{KIT.name}.parallel").join(args)
+        processes = import_module(f"oneloop.backends.{KIT.name}.parallel").init_process_group(args)
         self.saved.append([int(step) for (step,) in processes.all_gather([state.global_step])])
 
 
@@ -510,7 +522,7 @@ class Spoiling(TrainerCallback):
             copies = tensors.keep(found, [None] * len(found))
             for copy in copies:
                 copy[...] = np.inf
-            tensors.put_back(found, copies)
+            tensors.restore_copies(found, copies)
 
 
 @case
@@ -519,7 +531,7 @@ def infinite_weights(folder):
     callback = Spoiling()
     args = arguments(folder, "infinite", save_strategy="steps", save_steps=1, max_steps=3, optim="sgd")
     trainer = Trainer(KIT.classifier(), args, train_dataset=rows(29), callbacks=[callback])
-    callback.backend = trainer._oneloop.backend
+    callback.backend = backend_of(trainer)
     try:
         trainer.train()
     except NonFiniteError as error:
@@ -544,7 +556,7 @@ def roll_back(folder, name, **more):
     given = {"loss_spike": "rollback", "loss_spike_window": 8, "save_strategy": "steps", "save_steps": 4}
     given |= {"optim": "adamw_torch", "learning_rate": 0.01, "max_steps": 18}
     trainer = train(folder, name, KIT.classifier(), rows(29), Spiky, **given | more)
-    left_out = [each.to_json()["steps"] for each in trainer._oneloop.run.meter.spikes.rollbacks]
+    left_out = [each.to_json()["steps"] for each in trainer._oneloop.run.spikes.rollbacks]
     logged = [entry["step"] for entry in trainer.state.log_history if "loss" in entry]
     return trainer, {"losses": trainer.seen.losses, "left_out": left_out, "logged": logged}
 
@@ -604,12 +616,12 @@ def one_bad_sample(folder):
     data = rows(29)
     data[13]["x"][:] = np.nan
     trainer = train(folder, "bad", KIT.classifier(norm=True), data, nonfinite="skip", num_train_epochs=1)
-    statistics = {buffer.name for buffer in trainer._oneloop.backend.models.buffers(trainer.model)}
+    statistics = {buffer.name for buffer in backend_of(trainer).models.buffers(trainer.model)}
     weights = KIT.weights(trainer.model)
     return {
         "weights": {name: value.tolist() for name, value in weights.items() if name not in statistics},
         "finite": len(statistics) >= 2 and all(np.isfinite(value).all() for value in weights.values()),
-        "skipped": trainer._oneloop.engine.skipped,
+        "skipped": skipped_updates(trainer),
         "steps": trainer.state.global_step,
     }
 

@@ -119,19 +119,19 @@ def part_of_another(folder):
 @case
 def no_note(folder):
     """The other process can neither write its files nor say so; nobody waits for it."""
-    leave = sharded.leave_note
+    leave = sharded.write_note
 
     def refused(stage, *rest):
         if world().rank == 1 and "checkpoint-2" in stage.name:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return leave(stage, *rest)
 
-    sharded.leave_note = refused
+    sharded.write_note = refused
     try:
         given = {"sharding": "stage1", "optim": "adamw_torch", "ddp_timeout": 600}
         return run(folder, "no_note", rank=1, error=OSError(errno.ESTALE, os.strerror(errno.ESTALE)), **given)
     finally:
-        sharded.leave_note = leave
+        sharded.write_note = leave
 
 
 @case

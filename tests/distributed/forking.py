@@ -61,7 +61,7 @@ class Forked:
         try:
             running.main(self._argv)
         finally:
-            parallel.leave()
+            parallel.destroy_process_group()
 
     @property
     def said(self):

@@ -77,20 +77,26 @@ def run_launched(processes, *argv, script=JOB, options=(), status=0):
 
 
 def run_cases(framework, processes, folder, *names, succeeds=True):
-    """cases.py under the framework's own launcher, whose status is 0 when all processes end well; what they said.
+    """cases.py as run_script runs a program."""
+    return run_script(framework, processes, folder, CASES, *names, succeeds=succeeds)
+
+
+def run_script(framework, processes, folder, script, *argv, succeeds=True):
+    """A program under the framework's own launcher, whose status is 0 when all processes end well; what they said. Its
+    first argument is the folder.
 
     torch's launcher has tests of its own: here its processes are forked from the server.
     """
     logs = Path(folder) / "logs"
     if framework == "torch":
         log = Path(f"{logs}.txt")
-        statuses = server().run(processes, CASES, (folder, *names), log, patient=True)
+        statuses = server().run(processes, script, (folder, *argv), log, patient=True)
         said = log.read_text(errors="replace")
         assert (not any(statuses)) == succeeds, f"exit statuses {statuses}\n{said}"
         return said
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # msrun calls `python`
     child = subprocess.run(
-        [*_launcher(framework, processes, logs), str(CASES), str(folder), *names],
+        [*_launcher(framework, processes, logs), str(script), *map(str, (folder, *argv))],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=environment(FRAMEWORK=framework, PATH=path),

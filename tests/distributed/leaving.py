@@ -5,7 +5,7 @@ import torch.distributed as dist
 from oneloop import TrainingArguments
 from oneloop.backends.torch import parallel
 
-processes = parallel.join(TrainingArguments("unused", device="cpu", report_to="none"))
+processes = parallel.init_process_group(TrainingArguments("unused", device="cpu", report_to="none"))
 group = dist.group.WORLD  # which a wrapped model holds too: then its threads live on
 for _ in range(200):
     processes.all_gather_async([1.0] * 1000)

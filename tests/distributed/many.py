@@ -13,10 +13,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from oneloop.checkpoint import sharded
-from oneloop.checkpoint.contents import Contents
+from oneloop.checkpoint.capture import Contents
 from oneloop.data.order import BatchSampler, Order
 from oneloop.distributed.collectives import ProcessGroup
 from oneloop.distributed.heartbeat import Heartbeat
+from oneloop.distributed.mesh import Mesh
 from oneloop.distributed.step_sync import StepMessage, StepSummary, StepSync
 from oneloop.formats.safetensors_io import from_numpy
 
@@ -60,9 +61,15 @@ def step(messages):
     wire = Wire(len(messages))
     told = []
     for rank, message in enumerate(messages):
-        run = SimpleNamespace(core=SimpleNamespace(processes=Member(rank, wire)))
+        run = SimpleNamespace(
+            core=SimpleNamespace(processes=Member(rank, wire), mesh=Mesh.of_batches(len(messages), rank))
+        )
         told.append(StepSync(run)._send(message))
-    return [ask() for ask in told], wire.bytes_received, best(lambda: StepSummary.of(wire.rows))
+    return (
+        [ask() for ask in told],
+        wire.bytes_received,
+        best(lambda: StepSummary.of(wire.rows, Mesh.of_batches(len(messages)))),
+    )
 
 
 def best(function):
@@ -76,7 +83,7 @@ def best(function):
 
 
 def message(rank, items=7, **more):
-    facts = {"has_batch": True, "computes": 1, "has_spare": True, "signals": (False, False)}
+    facts = {"has_batch": True, "num_micro_batches": 1, "has_dummy_batch": True, "signals": (False, False)}
     return StepMessage(float(items), **(facts | more))
 
 
@@ -117,20 +124,20 @@ def lose(world, dead):
     """(what each survivor says, reads of the store by each of them, seconds) when these processes die at once."""
     store = Store()
     ranks = [Beating(rank, world, store) for rank in range(world)]
-    left = [signs for signs in ranks if signs.rank not in dead]
+    left = [heartbeat for heartbeat in ranks if heartbeat.rank not in dead]
     store.reads = 0
     over = threading.Event()
 
     def beat():
         while not over.wait(ranks[0].every):
-            for signs in left:
-                signs._note()
+            for heartbeat in left:
+                heartbeat._note()
 
     beating = threading.Thread(target=beat, daemon=True)
     beating.start()
     began = time.monotonic()
     with ThreadPoolExecutor(len(left)) as pool:
-        said = list(pool.map(lambda signs: signs.who_is_lost("lost"), left))
+        said = list(pool.map(lambda heartbeat: heartbeat.describe_lost_rank("lost"), left))
     seconds = time.monotonic() - began
     over.set()
     beating.join()

@@ -16,10 +16,11 @@ from paddle.amp import grad_scaler
 
 from oneloop import TrainingArguments
 from oneloop.backends.paddle.optimizers import groups
-from oneloop.backends.paddle.shared_gradients import ShardEngine, SharedGradients
+from oneloop.backends.paddle.sharded_gradients import ShardedGradientsStrategy, ShardEngine
 from oneloop.distributed.world import world
 from tests.backends.kits.paddle_kit import seeded
 from tests.backends.support import CLASSES, FEATURES, rows
+from tests.internals import engine_of, skipped_updates
 
 UPDATE = 12  # samples
 
@@ -91,8 +92,8 @@ def half_on_cpus():
         mock.patch.object(paddle.amp, "GradScaler", Scaler),
         mock.patch.object(TrainingArguments, "check_backend", lambda *_: None),
         noted(paddle.Tensor, "backward", "backward"),
-        noted(SharedGradients, "_reduce", "reduce"),
-        noted(SharedGradients, "in_any", "agree"),
+        noted(ShardedGradientsStrategy, "_reduce", "reduce"),
+        noted(ShardedGradientsStrategy, "in_any", "agree"),
         noted(ShardEngine, "square", "norm"),
     ):
         yield calls
@@ -108,8 +109,11 @@ def half_runs(train, course, folder):
         options = given | ({"fp16": True, "scale_loss": 2.0**19} if half else {}) | more
         calls.clear()
         trainer = train(folder, f"half_{name}", Rounded(half), rows(44), resume=resume, **options)
-        engine = trainer._oneloop.engine
-        return course(trainer) | {"skipped": engine.skipped, "scale": engine.loss_scale(), "calls": list(calls)}
+        return course(trainer) | {
+            "skipped": skipped_updates(trainer),
+            "scale": engine_of(trainer).loss_scale(),
+            "calls": list(calls),
+        }
 
     with half_on_cpus() as calls:
         if size == 1:

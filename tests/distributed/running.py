@@ -18,6 +18,7 @@ from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.distributed.world import world
 from tests.backends.kits.torch_kit import Job
 from tests.checkpoint.job import NoisyCollator, NoisyTexts, result
+from tests.internals import full_tensors
 
 
 class Telling(TrainerCallback):
@@ -74,9 +75,7 @@ def main(argv):
         callbacks=[Telling(given.pause, given.hang, given.fail)],
     )
     trainer.train(resume_from_checkpoint=given.resume)
-    weights = {
-        name: tensor.numpy() for name, tensor in trainer._oneloop.strategy.model_tensors(trainer.model)[0].items()
-    }
+    weights = {name: tensor.numpy() for name, tensor in full_tensors(trainer).items()}
     if world().is_main:
         partial = Path(given.output) / "result.partial"
         partial.write_text(

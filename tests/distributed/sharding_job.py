@@ -18,11 +18,12 @@ from oneloop.backends.torch import shards
 from oneloop.backends.torch.storage_tracker import COLLECTIVES, whole_size
 from oneloop.distributed import step_sync
 from oneloop.distributed.world import world
-from oneloop.errors import OneloopError, RefusedError
+from oneloop.errors import OneloopError, UnsupportedError
 from oneloop.formats.safetensors_io import read as read_file
 from tests.backends.support import CLASSES, WORDS, rows, tagged
 from tests.distributed.cases import roll_back
 from tests.distributed.job import GLOBAL_BATCH, KIT, arguments, gradients_of, main, mean_of_predictions, train
+from tests.internals import backend_of, full_tensors, skipped_updates
 
 CASES = {}
 STRATEGIES = {"ddp": "", "stage1": "stage1", "stage2": "stage2", "stage3": "stage3"}
@@ -95,7 +96,7 @@ UNLABELLED = (3, 4, 5, 11, 20)
 
 def course(trainer):
     """What equal runs have in common; all processes have to ask."""
-    tensors, _ = trainer._oneloop.strategy.model_tensors(trainer.model)
+    tensors = full_tensors(trainer)
     return {
         "weights": {name: value.tolist() for name, value in tensors.items()},
         "losses": trainer.seen.losses,
@@ -313,8 +314,8 @@ class Counted:
     """Bytes of tensors that this process reads from files while it is in use."""
 
     def __enter__(self):
-        self.bytes, self._kept = 0, (shards.Stored.rows, shards.Stored.whole)
-        shards.Stored.rows, shards.Stored.whole = map(self._counting, self._kept)
+        self.bytes, self._kept = 0, (shards.Stored.rows, shards.Stored.full_tensor)
+        shards.Stored.rows, shards.Stored.full_tensor = map(self._counting, self._kept)
         return self
 
     def _counting(self, function):
@@ -326,7 +327,7 @@ class Counted:
         return read
 
     def __exit__(self, *_):
-        shards.Stored.rows, shards.Stored.whole = self._kept
+        shards.Stored.rows, shards.Stored.full_tensor = self._kept
 
 
 @case
@@ -377,7 +378,7 @@ def best(folder):
 
             tensors = load_file(Path(folder) / f"model-{strategy}" / "model.safetensors")
             tied = {"tied.weight": "embed.weight"}
-            trainer._oneloop.backend.weights.load_model(loaded, tensors, tied, "test")
+            backend_of(trainer).weights.load_model(loaded, tensors, tied, "test")
         found[strategy] = {
             "best": trainer.state.best_metric,
             "lowest": min(evaluations),
@@ -413,7 +414,7 @@ def options(folder):
             trainer, found[f"{name}-{strategy}"] = losses(
                 folder, f"{name}-{strategy}", Odd(), words, **{"sharding": sharding, "num_train_epochs": 1} | given
             )
-            found[f"{name}-{strategy}-skipped"] = trainer._oneloop.engine.skipped
+            found[f"{name}-{strategy}-skipped"] = skipped_updates(trainer)
             found[f"{name}-{strategy}-graphs"] = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     return found
 
@@ -533,7 +534,7 @@ def given_optimizer(folder):
         trainer = Trainer(model, args, train_dataset=rows(16), optimizers=(optimizer, None))
         try:
             found[strategy] = trainer.train().training_loss
-        except RefusedError as error:
+        except UnsupportedError as error:
             found[strategy] = str(error)
     return found
 

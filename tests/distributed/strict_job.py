@@ -4,9 +4,11 @@ As in cases.py, each process writes the results of all cases into FOLDER/rankN.j
 """
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
+from unittest import mock
 
 from oneloop.distributed.world import world
 from oneloop.errors import CheckpointError, ProcessLostError
@@ -17,6 +19,7 @@ from tests.checkpoint.mutations import reseal
 from tests.distributed import cases
 
 CASES = {}
+READ_ONCE = ("manifest.json", "run.json", "trainer_state.json")
 
 
 def case(function):
@@ -95,7 +98,6 @@ def attempt(folder, name, checkpoint, given):
 def run(folder, name, **given):
     given = {"max_steps": 4, "save_steps": 2, "save_strategy": "steps"} | given
     trainer = cases.train(folder, name, cases.KIT.classifier(dropout=0.2), rows(32), **given)
-    processes = trainer._oneloop.processes
     source = Path(folder) / name / "checkpoint-2"
     found = {}
     for number, (what, change) in enumerate({"nothing": lambda checkpoint: None, **BREAKS}.items()):
@@ -104,9 +106,13 @@ def run(folder, name, **given):
             shutil.copytree(source, checkpoint)
             change(checkpoint)
             reseal(checkpoint)
-        processes.barrier()
-        found[what] = attempt(folder, f"{name}-{number}-again", checkpoint, given)
-        processes.barrier()
+        trainer.accelerator.wait_for_everyone()
+        with mock.patch("os.open", side_effect=os.open) as opened:
+            found[what] = attempt(folder, f"{name}-{number}-again", checkpoint, given)
+        paths = [str(call.args[0]) for call in opened.call_args_list]
+        if what == "nothing":
+            found["reads"] = [paths.count(str(checkpoint / file)) for file in READ_ONCE]
+        trainer.accelerator.wait_for_everyone()
     found["another optimizer"] = attempt(folder, f"{name}-other", source, given | {"optim": "sgd"})
     return found
 

@@ -51,7 +51,7 @@ def alone(folder):
 def test_a_file_of_fsdp2(folder):
     expected = alone(folder)
     for rank, found in enumerate(launched(folder, FSDP2.replace("mixed_precision: bf16", "mixed_precision: 'no'"))):
-        assert found["strategy"] == "FullyShared"
+        assert found["strategy"] == "FSDPStrategy"
         assert found["sharding"] == "stage2"
         assert found["checkpointing"]
         assert found["empty"] == (rank > 0)  # cpu_ram_efficient_loading
@@ -61,16 +61,16 @@ def test_a_file_of_fsdp2(folder):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not installed("deepspeed"), reason="needs deepspeed: bash scripts/deepspeed")
-@pytest.mark.parametrize("is_divided", [False, True])
-def test_a_file_of_deepspeed(folder, is_divided):
+@pytest.mark.parametrize("is_sharded_model", [False, True])
+def test_a_file_of_deepspeed(folder, is_sharded_model):
     """zero3_init_flag: from_pretrained divides the model while it loads it."""
     expected = alone(folder)
     text = DEEPSPEED.replace("gradient_accumulation_steps: 4", "gradient_accumulation_steps: 1")
     text = text.replace("gradient_clipping: 0.7", "gradient_clipping: 1.0").replace("fp16", "'no'")
-    text = text.replace("zero3_init_flag: false", f"zero3_init_flag: {str(is_divided).lower()}")
+    text = text.replace("zero3_init_flag: false", f"zero3_init_flag: {str(is_sharded_model).lower()}")
     text = text.replace("  deepspeed_moe_layer_cls_names: MixtralSparseMoeBlock,JetMoEBlock\n", "")
     for found in launched(folder, text, "deepspeed"):
-        assert found["strategy"] == "DeepSpeed"
-        assert found["divided"] == is_divided
+        assert found["strategy"] == "DeepSpeedStrategy"
+        assert found["divided"] == is_sharded_model
         assert difference(found["losses"], expected["losses"]) <= 1e-5
     assert (folder / "out" / "checkpoint-4" / "manifest.json").is_file()

@@ -8,7 +8,7 @@ import torch
 
 from oneloop.arguments.packages import installed
 from oneloop.backends.torch import weights, zero, zero_config, zero_state
-from oneloop.errors import ArgumentError, CheckpointError, MissingPackageError, RefusedError
+from oneloop.errors import ArgumentError, CheckpointError, MissingPackageError, UnsupportedError
 from tests.distributed.launch import results, run_launched
 from tests.distributed.test_sharding import difference
 
@@ -269,7 +269,7 @@ def test_what_contradicts_the_arguments_is_listed():
     ],
 )
 def test_what_is_not_driven_is_refused(given, words):
-    with pytest.raises(RefusedError, match=words):
+    with pytest.raises(UnsupportedError, match=words):
         zero_config.filled(given, arguments())
 
 
@@ -384,9 +384,9 @@ def test_a_state_that_does_not_fit_is_refused():
 
 def test_a_part_is_padded():
     value = torch.arange(5.0).reshape(5, 1)
-    assert zero_state._padded_part(value, 3, 0).tolist() == [0.0, 1.0, 2.0]
-    assert zero_state._padded_part(value, 3, 1).tolist() == [3.0, 4.0, 0.0]
-    assert zero_state._padded_part(value, 3, 2).tolist() == [0.0, 0.0, 0.0]
+    assert zero_state._padded_shard(value, 3, 0).tolist() == [0.0, 1.0, 2.0]
+    assert zero_state._padded_shard(value, 3, 1).tolist() == [3.0, 4.0, 0.0]
+    assert zero_state._padded_shard(value, 3, 2).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_the_loss_scale_is_that_of_either_writer():

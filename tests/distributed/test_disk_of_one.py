@@ -49,7 +49,7 @@ def test_files_that_one_process_cannot_add_are_named_and_the_checkpoints_stay(en
     assert found[0]["added_files"]["saved"] == [1, 2, 3, 4]
     assert "_save_checkpoint of Adding failed: [Errno 121] Remote I/O error" in said
     assert {c.step for c in store.find(folder / "added_files")} == {1, 2, 3, 4}
-    unsealed = {c.step: store.unlisted(c.path) for c in store.find(folder / "added_files")}
+    unsealed = {c.step: store.unlisted(c.open()) for c in store.find(folder / "added_files")}
     assert unsealed == {1: [], 2: ["mine0"], 3: [], 4: []}
 
 

@@ -37,6 +37,21 @@ def test_all_processes_have_the_same_weights_and_logs(case, many):
         assert other[case] | {"asked": 0} == many[0][case] | {"asked": 0}
 
 
+def check_loss_table(alone, together):
+    """Whoever divides the loss, the updates of several processes are those of one."""
+    for name, found in together[0].items():
+        assert all(each[name] == found for each in together), name
+        if found["compared"] is not None:
+            assert found["steps"] == alone[name]["steps"], name
+            for layer, weights in alone[name]["weights"].items():
+                assert difference(weights, found["weights"][layer]) <= 1e-6, name
+            assert difference(alone[name]["losses"], found["losses"]) <= 1e-6 * max(alone[name]["losses"]), name
+
+
+def test_who_divides_the_loss(one, shared):
+    check_loss_table(one["loss_table"], [each["loss_table"] for each in shared(2)])
+
+
 @pytest.mark.parametrize("case", ["sgd", "few_left"])
 def test_each_global_batch_has_the_same_samples(case, one, many):
     """Positions are dealt out in runs, so an epoch read batch by batch and rank by rank is that of one process."""

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from oneloop.distributed.heartbeat import LOST, Heartbeat
+from oneloop.distributed.mesh import Axis, Mesh, Splits
 from tests.distributed.watching import Watched
 
 MEETING = 7
@@ -21,9 +22,16 @@ class Board:
     def __init__(self):
         self.notes, self.alive, self.written = {}, set(), {}
 
-    def note(self, rank, alive=True, meetings=MEETING, pid=None, space=THERE, **more):
+    def note(self, rank, alive=True, collective_count=MEETING, pid=None, space=THERE, **more):
         pid = 100 + rank if pid is None else pid
-        self.notes[rank] = {"beat": 1, "meetings": meetings, "host": "there", "pid": pid, "space": space, **more}
+        self.notes[rank] = {
+            "beat": 1,
+            "meetings": collective_count,
+            "host": "there",
+            "pid": pid,
+            "space": space,
+            **more,
+        }
         if alive:
             self.alive.add(rank)
 
@@ -45,13 +53,13 @@ def board():
 
 
 @pytest.fixture
-def signs(board):
+def heartbeat(board):
     """signs(rank): the view of a process that has come to MEETING."""
     made = []
 
     def make(rank, read=board.read):
         made.append(Heartbeat(rank, 3, 2.0, board.written.__setitem__, read))
-        made[-1].meetings = MEETING
+        made[-1].collective_count = MEETING
         return made[-1]
 
     yield make
@@ -67,62 +75,82 @@ def sleeper():
     child.wait(10)
 
 
+def test_the_place_in_the_mesh_is_named_too(board, heartbeat):
+    board.note(1, collective_count=MEETING - 1)
+    board.note(2)
+    looking = heartbeat(0)
+    looking.place_of = Mesh((Axis("tensor", 3, Splits.WEIGHTS),)).place
+    assert looking.describe_lost_rank("timed out").startswith("Process 1 (tensor 1, pid ")
+    looking.place_of = Mesh.of_batches(3).place
+    assert looking._who(1, {"pid": 7, "host": "here"}) == "Process 1 (pid 7 on here)"
+
+
 @pytest.mark.parametrize(("rank", "hanging"), [(0, 1), (0, 2), (1, 0), (2, 1)])
-def test_the_one_that_hangs_is_named(rank, hanging, board, signs):
+def test_the_one_that_hangs_is_named(rank, hanging, board, heartbeat):
     (waiting,) = {0, 1, 2} - {rank, hanging}
-    board.note(hanging, meetings=MEETING - 1)
+    board.note(hanging, collective_count=MEETING - 1)
     board.note(waiting)
-    said = signs(rank).who_is_lost("timed out")
+    said = heartbeat(rank).describe_lost_rank("timed out")
     assert said.startswith(f"Process {hanging} (pid {100 + hanging} on there) hangs: it is alive, but has not ")
     assert f"reached collective {MEETING} within ddp_timeout (2 s). This process ({rank} of 3) cannot continue" in said
     assert said.endswith("(timed out)")
 
 
-def test_nobody_hangs_who_has_come(board, signs):
+def test_nobody_hangs_who_has_come(board, heartbeat):
     """Others may even be further: their word to this one was lost."""
     board.note(1)
-    board.note(2, meetings=MEETING + 1)
-    assert signs(0).who_is_lost("").startswith("The connection to another process was lost, although all of them send")
+    board.note(2, collective_count=MEETING + 1)
+    assert (
+        heartbeat(0)
+        .describe_lost_rank("")
+        .startswith("The connection to another process was lost, although all of them send")
+    )
 
 
-def test_one_that_gives_no_sign_of_life_is_named_before_one_that_is_late(board, signs):
+def test_one_that_gives_no_sign_of_life_is_named_before_one_that_is_late(board, heartbeat):
     """It is the late one that waits for it."""
-    board.note(1, meetings=MEETING - 1)
+    board.note(1, collective_count=MEETING - 1)
     board.note(2, alive=False)
-    assert signs(0).who_is_lost("").startswith("Process 2 (pid 102 on there) has died or lost its connection: no heart")
+    assert (
+        heartbeat(0)
+        .describe_lost_rank("")
+        .startswith("Process 2 (pid 102 on there) has died or lost its connection: no heart")
+    )
 
 
-def test_one_that_failed_is_named_with_its_error_before_all_others(board, signs):
-    board.note(1, alive=False, meetings=MEETING - 1)
+def test_one_that_failed_is_named_with_its_error_before_all_others(board, heartbeat):
+    board.note(1, alive=False, collective_count=MEETING - 1)
     board.note(2, alive=False, left="KeyError: 'broken'")
-    own = signs(0)
+    own = heartbeat(0)
     name = "Process 2 (pid 102 on there) exited after an error: KeyError: 'broken'"
-    assert own.seen_lost() == name
-    assert own.who_is_lost("").startswith(name)
+    assert own.find_lost_rank() == name
+    assert own.describe_lost_rank("").startswith(name)
 
 
-def test_an_error_is_named_before_the_deaths_that_follow_it(board, signs, sleeper):
+def test_an_error_is_named_before_the_deaths_that_follow_it(board, heartbeat, sleeper):
     """A launcher ends the others as soon as one has failed, and whoever misses another leaves as well."""
     sleeper.kill()
     sleeper.wait(10)
-    own = signs(0)
+    own = heartbeat(0)
     board.note(1, pid=sleeper.pid, space=board.here(0))
     board.note(2, alive=False, left="KeyError: 'broken'")
-    assert own.seen_lost().startswith("Process 2 ") and own.who_is_lost("").startswith("Process 2 ")
+    assert own.find_lost_rank().startswith("Process 2 ") and own.describe_lost_rank("").startswith("Process 2 ")
     del board.written[LOST]
     board.note(1, alive=False, left="ProcessLostError: Process 2 has left")
-    assert own.seen_lost().startswith("Process 2 ") and own.who_is_lost("").startswith("Process 2 ")
+    assert own.find_lost_rank().startswith("Process 2 ") and own.describe_lost_rank("").startswith("Process 2 ")
     del board.written[LOST]
     board.note(2, pid=sleeper.pid, space=board.here(0))
-    assert own.seen_lost().startswith("Process 2 ") and own.who_is_lost("").startswith("Process 2 ")
+    assert own.find_lost_rank().startswith("Process 2 ") and own.describe_lost_rank("").startswith("Process 2 ")
 
 
-def test_one_that_has_ended_well_is_lost_only_to_those_who_wait_for_it(board, signs):
+def test_one_that_has_ended_well_is_lost_only_to_those_who_wait_for_it(board, heartbeat):
     board.note(1)
     board.note(2, alive=False, left="")
-    own = signs(0)
-    assert own.seen_lost() is None
-    assert own.who_is_lost("").startswith("Process 2 (pid 102 on there) exited while other processes are still running")
+    own = heartbeat(0)
+    assert own.find_lost_rank() is None
+    assert own.describe_lost_rank("").startswith(
+        "Process 2 (pid 102 on there) exited while other processes are still running"
+    )
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
@@ -131,50 +159,52 @@ def test_one_that_has_ended_well_is_lost_only_to_those_who_wait_for_it(board, si
     [(signal.SIGKILL, "has died"), (signal.SIGSTOP, "is stopped (SIGSTOP)")],
     ids=["dead", "stopped"],
 )
-def test_a_process_of_this_machine_is_looked_at(number, state, board, signs, sleeper):
+def test_a_process_of_this_machine_is_looked_at(number, state, board, heartbeat, sleeper):
     """Of two with the same number, only the one of this machine is the one that can be seen here."""
     sleeper.send_signal(number)
     flags = os.WEXITED | os.WSTOPPED | os.WNOWAIT
     os.waitid(os.P_PID, sleeper.pid, flags)  # it is a zombie or stopped now
-    own = signs(0)
+    own = heartbeat(0)
     board.note(1, pid=sleeper.pid)
     board.note(2, pid=sleeper.pid, space=board.here(0))
-    assert own.seen_lost() == (f"Process 2 (pid {sleeper.pid} on there) has died" if state == "has died" else None)
-    assert own.who_is_lost("").startswith(f"Process 2 (pid {sleeper.pid} on there) {state}. This process (0 of 3)")
+    assert own.find_lost_rank() == (f"Process 2 (pid {sleeper.pid} on there) has died" if state == "has died" else None)
+    assert own.describe_lost_rank("").startswith(
+        f"Process 2 (pid {sleeper.pid} on there) {state}. This process (0 of 3)"
+    )
 
 
-def test_all_name_the_same_one(board, signs):
+def test_all_name_the_same_one(board, heartbeat):
     """Whoever leaves because of a loss is not named for it by the next to notice."""
-    board.note(1, meetings=MEETING - 1)
+    board.note(1, collective_count=MEETING - 1)
     board.note(2)
-    first = signs(0).who_is_lost("")
+    first = heartbeat(0).describe_lost_rank("")
     assert board.written[LOST].startswith("Process 1 ")
     board.note(0, alive=False, left="ProcessLostError: Process 1 hangs")
-    assert signs(2).who_is_lost("").split(" This process")[0] == first.split(" This process")[0]
+    assert heartbeat(2).describe_lost_rank("").split(" This process")[0] == first.split(" This process")[0]
 
 
-def test_a_board_that_is_gone(signs):
+def test_a_board_that_is_gone(heartbeat):
     def read(key):
         raise ConnectionError("the store is gone")
 
-    assert signs(1, read).who_is_lost("").startswith("The launcher's store cannot be reached")
+    assert heartbeat(1, read).describe_lost_rank("").startswith("The launcher's store cannot be reached")
 
 
 @pytest.mark.parametrize("error", [None, KeyError("broken")], ids=["well", "after an error"])
-def test_a_process_that_leaves_says_so(error, board, signs, monkeypatch):
+def test_a_process_that_leaves_says_so(error, board, heartbeat, monkeypatch):
     for name in ("last_exc", "last_value"):  # where the interpreter keeps what no one has caught
         monkeypatch.setattr(sys, name, error, raising=False)
-    leaving = signs(1)
+    leaving = heartbeat(1)
     leaving.stop()
     assert json.loads(board.written["1"])["left"] == ("KeyError: 'broken'" if error else "")
-    assert (signs(0).seen_lost() or "").endswith("exited after an error: KeyError: 'broken'") == bool(error)
+    assert (heartbeat(0).find_lost_rank() or "").endswith("exited after an error: KeyError: 'broken'") == bool(error)
 
 
-def test_the_error_of_a_process_is_told_without_secrets(board, signs, monkeypatch):
+def test_the_error_of_a_process_is_told_without_secrets(board, heartbeat, monkeypatch):
     error = ConnectionError(f"{'x' * 445} https://host/?token=hunter2hunter2hunter2hunter2")  # longer than what is told
     for name in ("last_exc", "last_value"):
         monkeypatch.setattr(sys, name, error, raising=False)
-    signs(1).stop()
+    heartbeat(1).stop()
     assert json.loads(board.written["1"])["left"].startswith("ConnectionError: xxx")
     assert "hunter" not in board.written["1"]
 

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from tests.backends import support as backends_support
 from tests.distributed.launch import results, run_cases
 from tests.distributed.test_data import DROPOUT, check_dropout
-from tests.distributed.test_equality import difference
+from tests.distributed.test_equality import check_loss_table, difference
 from tests.distributed.test_steps import check_rolled_back, check_rolled_back_at_an_epoch
 
 FRAMEWORKS = [name for name in backends_support.names() if name != "torch"]  # to which the rest of this folder belongs
@@ -34,6 +34,7 @@ CASES = (
     "searched",
     "dropout_of_each",
     "closing",
+    "loss_table",
 )
 
 
@@ -78,6 +79,10 @@ def test_the_update_is_that_of_the_undivided_batch(case, runs):
         assert difference(alone["norms"], together[case]["norms"]) <= 1e-5
     first, second = (of_rank[case] | {"asked": 0} for of_rank in runs.two)
     assert first == second
+
+
+def test_who_divides_the_loss(runs):
+    check_loss_table(runs.one["loss_table"], [each["loss_table"] for each in runs.two])
 
 
 def test_each_global_batch_has_the_same_samples(runs):

@@ -33,15 +33,17 @@ def test_more_processes_change_who_has_a_sample_and_not_when():
 @pytest.mark.parametrize("world", [64, 1024])
 def test_what_one_process_says_all_are_told(world):
     messages = [many.message(rank, items=rank) for rank in range(world)]
-    messages[world // 2] = many.message(world // 2, items=0, computes=0, may_ask=True, signals=(False, True))
-    messages[0] = many.message(0, items=5, has_batch=False, has_spare=False, computes=0)
+    messages[world // 2] = many.message(
+        world // 2, items=0, num_micro_batches=0, may_change_control=True, signals=(False, True)
+    )
+    messages[0] = many.message(0, items=5, has_batch=False, has_dummy_batch=False, num_micro_batches=0)
     told, received, _ = many.step(messages)
     assert len(set(told)) == 1
     summary = told[0]
     assert summary.items == sum(message.items for message in messages)
-    assert (summary.has_batch, summary.giver, summary.all_have_spare) == (True, 1, False)
-    assert (summary.least_computes, summary.most_computes) == (0, 1)
-    assert (summary.save_ended, summary.may_ask, summary.signals) == (False, True, (False, True))
+    assert (summary.has_batch, summary.first_rank_with_batch, summary.all_have_dummy_batch) == (True, 1, False)
+    assert (summary.min_micro_batches, summary.max_micro_batches) == (0, 1)
+    assert (summary.save_ended, summary.may_change_control, summary.signals) == (False, True, (False, True))
     assert received == world * 64
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oneloop.distributed.preemption import EXIT_STATUS, Preempted, Watch, parse
+from oneloop.distributed.preemption import EXIT_STATUS, Preempted, SignalHandler, parse
 from oneloop.errors import ArgumentError
 
 
@@ -30,10 +30,10 @@ def test_the_first_is_remembered_and_the_second_works_as_ever(capfd):
     heard, before = [], signal.getsignal(signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
     try:
-        with Watch(["USR1", "USR2"]) as watch:
-            assert watch.received is None and watch.heard() == [False, False]
+        with SignalHandler(["USR1", "USR2"]) as watch:
+            assert watch.received is None and watch.received_flags() == [False, False]
             os.kill(os.getpid(), signal.SIGUSR1)
-            assert watch.received == signal.SIGUSR1 and watch.heard() == [True, False] and heard == []
+            assert watch.received == signal.SIGUSR1 and watch.received_flags() == [True, False] and heard == []
             os.kill(os.getpid(), signal.SIGUSR1)
             assert heard == [signal.SIGUSR1]
         assert "oneloop: SIGUSR1: finishing this step, then saving and exiting." in capfd.readouterr().err
@@ -45,26 +45,26 @@ def test_the_handler_of_the_script_is_called_when_the_run_leaves():
     heard, before = [], signal.getsignal(signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
     try:
-        with Watch(["USR1"]) as watch:
+        with SignalHandler(["USR1"]) as watch:
             os.kill(os.getpid(), signal.SIGUSR1)
             assert heard == []
             with pytest.raises(Preempted, match="SIGUSR1"):
-                watch.leave("Checkpoint saved.")
+                watch.exit("Checkpoint saved.")
         assert heard == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, before)
 
 
 def test_the_signal_that_processes_have_agreed_on_stays():
-    with Watch(["USR1", "USR2"]) as watch:
+    with SignalHandler(["USR1", "USR2"]) as watch:
         watch.agree_on(signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert watch.received == signal.SIGUSR1 and watch.heard() == [True, False]
+        assert watch.received == signal.SIGUSR1 and watch.received_flags() == [True, False]
 
 
 def test_a_watch_leaves_the_handlers_as_they_were():
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
-    with Watch(["TERM", "USR1"]):
+    with SignalHandler(["TERM", "USR1"]):
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] != before
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == before
 
@@ -74,7 +74,7 @@ def test_in_another_thread_nothing_is_watched():
     before, seen = signal.getsignal(signal.SIGUSR1), []
 
     def run():
-        with Watch(["USR1"]):
+        with SignalHandler(["USR1"]):
             seen.append(signal.getsignal(signal.SIGUSR1))
 
     thread = threading.Thread(target=run)
@@ -85,10 +85,10 @@ def test_in_another_thread_nothing_is_watched():
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Preempted), (signal.SIGINT, KeyboardInterrupt)])
 def test_what_is_said_on_leaving(number, error):
-    watch = Watch([])
+    watch = SignalHandler([])
     watch.received = number
     with pytest.raises(error) as caught:
-        watch.leave("Checkpoint saved to out/checkpoint-3.")
+        watch.exit("Checkpoint saved to out/checkpoint-3.")
     assert str(caught.value) == f"training interrupted ({number.name}). Checkpoint saved to out/checkpoint-3."
     if error is Preempted:
         assert isinstance(caught.value, SystemExit) and caught.value.code == EXIT_STATUS == 75
@@ -97,10 +97,10 @@ def test_what_is_said_on_leaving(number, error):
 WORKER = """
 import os, signal, subprocess, sys
 from multiprocessing import get_context
-from oneloop.distributed.preemption import Watch, leave_to_main_process
+from oneloop.distributed.preemption import SignalHandler, ignore_job_signals
 
 def work(pipe):
-    leave_to_main_process()
+    ignore_job_signals()
     pipe.send("ready")
     while True:
         pipe.send(pipe.recv())
@@ -109,7 +109,7 @@ def answers(pipe):
     pipe.send("there?")
     return pipe.poll(30) and pipe.recv() == "there?"
 
-with Watch(["SIGTERM", "SIGUSR1"]):
+with SignalHandler(["SIGTERM", "SIGUSR1"]):
     here, there = get_context("fork").Pipe()
     worker = get_context("fork").Process(target=work, args=(there,))
     worker.start()

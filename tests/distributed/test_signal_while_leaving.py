@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oneloop.distributed.preemption import Watch
+from oneloop.distributed.preemption import SignalHandler
 from tests.checkpoint.children import damage_of_latest
 from tests.distributed.watching import Watched
 
@@ -45,8 +45,8 @@ def test_all_save_and_leave_on_the_first_signal(first, second, number, tmp_path)
 def test_the_first_signal_is_the_one_that_is_remembered():
     """Others may have told this process of theirs before it got one itself; the next one works as it always did."""
     before = signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGUSR2)
-    with Watch(["USR1", "USR2"]) as watch:
+    with SignalHandler(["USR1", "USR2"]) as watch:
         watch.received = signal.SIGUSR1
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert watch.received == signal.SIGUSR1 and watch.heard() == [True, False]
+        assert watch.received == signal.SIGUSR1 and watch.received_flags() == [True, False]
         assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGUSR2)) == before

@@ -26,6 +26,7 @@ def test_both_processes_refuse_it(given, tmp_path, monkeypatch):
         for case in cases:
             outcomes = dict(found[case])
             assert outcomes.pop("nothing") == "resumed to 4"
+            assert outcomes.pop("reads") == [1, 1, 1], "each process reads each file once"
             assert len(outcomes) == 6
             wrong = {what: result for what, result in outcomes.items() if not result.startswith("CheckpointError: ")}
             assert not wrong

@@ -4,7 +4,7 @@ import html
 import re
 
 from tests.docs import pages, site
-from tests.structure import figures
+from tests.structure import ownership
 
 
 def test_it_builds_without_a_warning(built):
@@ -48,10 +48,10 @@ def test_the_reference_shows_parameters_and_methods(built):
     page = (built[0] / "api" / "trainer" / "index.html").read_text(encoding="utf-8")
     for name in ("train", "evaluate", "predict", "save_model", "compute_loss"):
         assert f'id="oneloop.trainer.trainer.Trainer.{name}"' in page
-    for name in figures.public_methods(("MetricsMethods",)):
+    for name in ownership.public_methods(("MetricsMethods",)):
         assert f'id="oneloop.trainer.trainer.Trainer.{name}"' in page, "see the options in docs/api/trainer.md"
     for part in ("integrations.hub.methods.HubMethods", "integrations.search.methods.SearchMethods"):
-        for name in figures.public_methods((part.rpartition(".")[2],)):
+        for name in ownership.public_methods((part.rpartition(".")[2],)):
             assert f'id="oneloop.{part}.{name}"' in page
 
 

@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch")
 from oneloop import Trainer, TrainingArguments  # noqa: E402
 from oneloop.checkpoint import resume  # noqa: E402
 from oneloop.compat import trl_state  # noqa: E402
-from oneloop.trainer.epochs import start_rank_streams  # noqa: E402
+from oneloop.distributed.mesh import Mesh  # noqa: E402
+from oneloop.trainer.epochs import start_batch_streams  # noqa: E402
 
 
 class Online(Trainer):
@@ -159,7 +160,7 @@ def test_a_teacher_on_another_number_of_processes(tmp_path, monkeypatch):
     """What belongs to a process starts anew; the teacher does not belong to one."""
     whole = made(tmp_path, Distilled)
     whole.train()
-    monkeypatch.setattr(resume, "own_position", lambda position, processes: replace(position, trainer=None))
+    monkeypatch.setattr(resume, "position_of_this_process", lambda position, processes: replace(position, trainer=None))
     resumed = made(tmp_path, Distilled)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert resumed.taught[0] == whole.taught[2] and resumed._buffer_step == 3
@@ -189,7 +190,7 @@ def test_other_trainers_store_nothing(tmp_path):
 
 
 def second_of_two(trainer, monkeypatch):
-    monkeypatch.setattr(trainer._oneloop.processes, "rank", 1)
+    monkeypatch.setattr(trainer._oneloop, "mesh", Mesh.of_batches(2, 1))
     return trainer
 
 
@@ -199,7 +200,7 @@ def test_python_draws_the_same_in_each_process_of_trl_alone(trainer_class, tmp_p
     random.seed(0)
     torch.manual_seed(0)
     main = random.getstate(), torch.rand(1)
-    start_rank_streams(trainer._oneloop)
+    start_batch_streams(trainer._oneloop)
     assert torch.rand(1) != main[1]
     assert (random.getstate() == main[0]) == (trainer_class is Online)
 
@@ -210,5 +211,5 @@ def test_python_draws_the_same_in_a_process_that_is_added(trainer_class, tmp_pat
     trainer.train()
     saved = random.getstate()
     random.seed(0)
-    second_of_two(trainer, monkeypatch)._oneloop.run.epochs.load_streams(tmp_path / "checkpoint-1")
+    second_of_two(trainer, monkeypatch)._oneloop.run.epochs.load_rng_state(tmp_path / "checkpoint-1")
     assert (random.getstate() == saved) == (trainer_class is Online)

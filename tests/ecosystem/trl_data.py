@@ -105,7 +105,7 @@ def build(name: str, folder: Path, data: Any, model: Any, trainer: dict[str, Any
     )
 
 
-def of_all_processes(trainer: Any) -> Any:
+def rescale_for_world(trainer: Any) -> Any:
     """For trainers whose compute_loss divides by the items of all processes. Gradients are averaged over processes all
     the same, so on transformers an update on two processes is half of that on one. Here the loss is multiplied by the
     number of processes, as transformers does where it divides itself. On oneloop nothing changes."""

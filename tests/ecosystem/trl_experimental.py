@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ecosystem import tiny
-from tests.ecosystem.trl_data import ONLINE, build, by_place, messages, of_all_processes, preferences, prompts, seeded
+from tests.ecosystem.trl_data import ONLINE, build, by_place, messages, preferences, prompts, rescale_for_world, seeded
 
 
 def orpo(folder: Path, **given: Any) -> Any:
@@ -18,7 +18,7 @@ def cpo(folder: Path, **given: Any) -> Any:
 def _distilled(name: str, folder: Path, options: dict[str, Any], as_it_is: bool = False, **given: Any) -> Any:
     trainer = {"teacher_model": tiny.causal(seed=1)}
     made = build(name, folder, messages(), seeded(tiny.causal()), trainer, {**options, **given})
-    return made if as_it_is else of_all_processes(made)
+    return made if as_it_is else rescale_for_world(made)
 
 
 def gkd(folder: Path, **given: Any) -> Any:

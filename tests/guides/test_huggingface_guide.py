@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from oneloop import Trainer, TrainingArguments
-from oneloop.errors import RefusedError
+from oneloop.errors import UnsupportedError
 from tests.integrations.hub.stand_in import serving
 
 RUN = ["--output_dir", "out", "--report_to", "none", "--do_train", "--do_eval", "--do_predict"]
@@ -247,7 +247,7 @@ def test_an_argument_that_works(name, tmp_path, unchanged, a_hub):
 
 @pytest.mark.parametrize(("name", "value"), REFUSED.items())
 def test_an_argument_that_is_refused_in_words(name, value, tmp_path):
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(UnsupportedError) as refused:
         make(tmp_path, **{name: value})
     (line,) = str(refused.value).splitlines()
     assert line.startswith(f"{name}=") or name == "fsdp_min_num_params"
@@ -257,7 +257,7 @@ def test_an_argument_that_is_refused_in_words(name, value, tmp_path):
 
 def test_everything_refused_is_in_one_message(tmp_path):
     given = {name: value for name, value in REFUSED.items() if name not in ("fp16_backend", "use_mps_device")}
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(UnsupportedError) as refused:
         make(tmp_path, **given)
     assert {line.split("=")[0] for line in str(refused.value).splitlines()} == set(given)
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from oneloop import PdArgumentParser, Trainer, TrainingArguments, set_seed
-from oneloop.errors import OneloopError, RefusedError
+from oneloop.errors import OneloopError, UnsupportedError
 from tests.guides.conftest import script
+from tests.internals import backend_of
 
 FRAMEWORKS = ["torch", "paddle"] if find_spec("paddle") else ["torch"]
 HERE = Path(__file__).parent
@@ -145,7 +146,7 @@ def test_the_criterion_makes_the_loss(guide):
     labels = batch.pop("labels")
     model.eval()
     logits = model(**batch)
-    assert trainer._oneloop.backend.tensors.is_tensor(logits)  # the model itself makes no loss
+    assert backend_of(trainer).tensors.is_tensor(logits)  # the model itself makes no loss
     scores, wanted = np.array(logits.detach(), dtype=np.float64), np.array(labels)
     chances = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     expected = -np.log(chances[np.arange(len(wanted)), wanted]).mean()
@@ -261,7 +262,7 @@ def all_at_once(tmp_path, **changes):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_what_one_process_cannot_do_is_refused_in_words(framework, tmp_path):
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(UnsupportedError) as refused:
         Trainer(recurrent(framework), lambda *_: None, all_at_once(tmp_path), eval_dataset=samples(32))
     lines = str(refused.value).splitlines()
     # Paddle has no half precision on a CPU.
@@ -285,7 +286,7 @@ def test_all_options_at_once(framework, tmp_path):
     assert [entry["step"] for entry in log if "eval_loss" in entry] == [1, 2, 4, 6, 8, 10, 12]
     assert {entry["learning_rate"] < 0.5 for entry in log if "learning_rate" in entry} == {True}
     assert type(trainer.optimizer).__name__ == "SGD"
-    groups = trainer._oneloop.backend.optimizers.groups(trainer.optimizer)
+    groups = backend_of(trainer).optimizers.groups(trainer.optimizer)
     assert {group["weight_decay"] for group in groups} == {0.1, 0.0}
     assert model.enable_recompute
     assert {shape for shape in model.fed if shape} == {(4, 16), (16, 16)}  # drop_last: no batch of another size
@@ -300,7 +301,7 @@ def test_all_options_at_once(framework, tmp_path):
 def test_either_half_precision(framework, guide, kind):
     options = ["--output_dir", "out", "--do_train", "--do_eval", "--report_to", "none", f"--{kind}", *SHORT]
     if framework == "paddle":
-        with pytest.raises(RefusedError, match=f"{kind}=True cannot be used on paddle with the device cpu"):
+        with pytest.raises(UnsupportedError, match=f"{kind}=True cannot be used on paddle with the device cpu"):
             guide("paddlenlp_positional", *options, "--scale_loss", 1024)
         return
     names = guide("paddlenlp_positional", *options, "--scale_loss", 1024)

@@ -11,6 +11,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from oneloop import Trainer, TrainingArguments
+from oneloop.backends import loading
 
 
 def main(path):
@@ -22,7 +23,7 @@ def main(path):
     trainer = Trainer(model=model, args=TrainingArguments(**job["arguments"]), train_dataset=rows)
     trainer.train(resume_from_checkpoint=job["resume"])
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    print(json.dumps({"framework": trainer._oneloop.backend.NAME, "losses": losses}))
+    print(json.dumps({"framework": loading.of_model(model).NAME, "losses": losses}))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from oneloop.errors import CheckpointError
+from tests.internals import backend_of
 
 HERE = Path(__file__).parent
 HALF, WHOLE = 10, 20
@@ -56,7 +57,7 @@ def on_torch(bert, rows, tmp_path):
 def under_mindnlp(trained, bert):
     def run(folder, resume=None, seed=1):
         trainer = trained(bert(dropout=0.0, seed=seed), resume=resume, **OPTIONS, output_dir=str(folder))
-        assert trainer._oneloop.backend.NAME == "mindtorch"
+        assert backend_of(trainer).NAME == "mindtorch"
         return np.array([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
 
     return run

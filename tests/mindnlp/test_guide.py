@@ -7,6 +7,7 @@ import mindspore
 import pytest
 
 from oneloop import Trainer
+from tests.internals import backend_of
 
 
 def logged(trainer, name):
@@ -16,7 +17,7 @@ def logged(trainer, name):
 def test_step_by_step(run_script, tmp_path):
     names = run_script("mindnlp_steps")
     trainer = names["trainer"]
-    assert trainer._oneloop.backend.NAME == "mindtorch"
+    assert backend_of(trainer).NAME == "mindtorch"
     assert (
         names["start"]["eval_loss"] == pytest.approx(math.log(2), abs=1e-5) and names["start"]["eval_accuracy"] == 0.5
     )

@@ -7,7 +7,7 @@ import pytest
 from oneloop import Trainer
 from oneloop.backends._common import mindspore_datasets
 from oneloop.errors import DataError
-from tests.following import follow
+from tests.emulation import emulate
 
 
 def piped(rows, shuffle=False):
@@ -49,8 +49,8 @@ def test_samples_and_batches_train_as_a_list_does(ran, rows, bits):
 def test_batches_of_batches(ran, rows, monkeypatch, caplog):
     with pytest.raises(DataError, match=r"already batched .* 4 samples .* is 8"):
         ran(piped(rows).batch(4))
-    follow(monkeypatch, {"mindnlp"})
-    mindspore_datasets._say_size_aside.cache_clear()
+    emulate(monkeypatch, {"mindnlp"})
+    mindspore_datasets._warn_batch_size_ignored.cache_clear()
     assert ran(piped(rows).batch(4)).state.global_step == 8
     assert "creates batches of 4 itself" in caplog.text
 

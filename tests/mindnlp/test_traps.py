@@ -11,6 +11,7 @@ from oneloop import Trainer, backends
 from oneloop.backends import loading
 from oneloop.backends.mindtorch import backend as mindtorch
 from oneloop.errors import ModelError
+from tests.internals import engine_of
 
 
 def test_torch_is_mindtorch_here():
@@ -60,7 +61,8 @@ def test_a_loss_that_depends_on_nothing_is_noticed(trained, caplog):
 def test_an_error_in_the_forward_pass_does_not_spoil_the_next_one(bert, rows, arguments):
     trainer = Trainer(model=bert(dropout=0.0), args=arguments(), train_dataset=rows)
     batch = trainer._prepare_inputs(trainer.data_collator(rows[:8]))
-    before = trainer._oneloop.engine.loss_and_gradients(lambda: trainer.compute_loss(trainer.model, batch)).item()
+    engine = engine_of(trainer)
+    before = engine.loss_and_gradients(lambda: trainer.compute_loss(trainer.model, batch)).item()
     norm = mindtorch.engine._norm([p.grad for p in trainer.model.parameters()])
 
     def broken():
@@ -68,11 +70,9 @@ def test_an_error_in_the_forward_pass_does_not_spoil_the_next_one(bert, rows, ar
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trainer._oneloop.engine.loss_and_gradients(broken)
-    trainer._oneloop.engine.clear()
-    assert (
-        trainer._oneloop.engine.loss_and_gradients(lambda: trainer.compute_loss(trainer.model, batch)).item() == before
-    )
+        engine.loss_and_gradients(broken)
+    engine.clear()
+    assert engine.loss_and_gradients(lambda: trainer.compute_loss(trainer.model, batch)).item() == before
     assert mindtorch.engine._norm([p.grad for p in trainer.model.parameters()]) == norm
 
 

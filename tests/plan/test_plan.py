@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,8 +10,8 @@ import pytest
 
 from oneloop import Trainer, randomness
 from oneloop.backends import loading
-from oneloop.errors import ArgumentError, RefusedError
-from oneloop.plan import making, messages, sizes, ways
+from oneloop.errors import ArgumentError, UnsupportedError
+from oneloop.plan import building, layouts, messages, sizes
 from oneloop.plan.results import CheckpointSizes, ModelSizes, RunLength
 from tests.backends.support import rows, same_bytes, tagged
 
@@ -39,11 +40,11 @@ def test_sizes_and_lengths_are_those_of_a_run(backend, arguments, optim):
     assert plan.model.parameters == plan.model.trainable == trainer.get_num_trainable_parameters()
     stored, _ = weights.model_tensors(trainer.model)
     assert plan.model.parameter_bytes == sum(loading.load(backend.name).tensors.size(v) for v in stored.values())
-    saved = tensors_of(trainer._oneloop.run.checkpointer.directory.path / "checkpoint-6")
+    saved = tensors_of(Path(args.output_dir, "checkpoint-6"))
     assert saved["model"] == plan.checkpoint.weights
     counters = 32 * len(stored)  # a few numbers for each parameter
     assert 0 <= saved.get("optimizer", 0) - plan.checkpoint.optimizer <= counters
-    checkpoints = len(list(trainer._oneloop.run.checkpointer.directory.path.glob("checkpoint-*")))
+    checkpoints = len(list(Path(args.output_dir).glob("checkpoint-*")))
     assert plan.checkpoint.saves == plan.checkpoint.kept
     assert checkpoints - plan.checkpoint.saves in (0, 1)  # one at the end, if the last step is none of them
 
@@ -87,7 +88,7 @@ def test_steps_and_tokens_on_more_processes(backend, arguments):
 def is_refused(backend, arguments, sharding):
     try:
         arguments(sharding=sharding).check_backend(backend.name, "cpu")
-    except RefusedError:
+    except UnsupportedError:
         return True
     return False
 
@@ -133,7 +134,7 @@ def test_saves_and_what_is_kept_of_them(arguments):
             trainer=SimpleNamespace(args=arguments(**given), model=None),
             backend=SimpleNamespace(models=SimpleNamespace(is_adapter=lambda model: is_adapter)),
         )
-        return making._checkpoint(core, model, length)
+        return building._checkpoint(core, model, length)
 
     assert found(save_strategy="no").saves == found(save_strategy="no").on_disk == 0
     assert found(save_strategy="steps", save_steps=3, save_total_limit=2) == CheckpointSizes(40, 32, 3, 2, 2 * 72)
@@ -144,9 +145,11 @@ def test_saves_and_what_is_kept_of_them(arguments):
 
 def test_the_copy_that_a_save_is_written_from(arguments):
     model = ModelSizes(parameters=10, trainable=4, parameter_bytes=40, gradient_bytes=16, optimizer_bytes=32)
-    found = [ways.save_copy(arguments(save_strategy="steps"), way, model) for way in ways.ways(4, 8, hybrid=False)]
+    found = [
+        layouts.save_copy(arguments(save_strategy="steps"), way, model) for way in layouts.layouts(4, 8, hybrid=False)
+    ]
     assert found == [40 + 32, 40 + 32 // 4, (40 + 32) // 4, (40 + 32) // 4]
-    assert ways.save_copy(arguments(save_strategy="no"), ways.Way("DDP", ""), model) == 0
+    assert layouts.save_copy(arguments(save_strategy="no"), layouts.ParallelLayout("DDP", ""), model) == 0
 
 
 def test_the_first_bucket_of_each_type_is_small():
@@ -157,16 +160,16 @@ def test_the_first_bucket_of_each_type_is_small():
 def test_the_largest_of_the_first_batches_is_simulated(backend, arguments, monkeypatch):
     simulated = []
 
-    class Spy(making.Memories):
+    class Spy(building.Memories):
         def __init__(self, trainer, inputs, world):
             simulated.append(len(inputs["x"]))
             super().__init__(trainer, inputs, world)
 
-    monkeypatch.setattr(making, "Memories", Spy)
+    monkeypatch.setattr(building, "Memories", Spy)
     args = arguments(per_device_train_batch_size=4, train_sampling_strategy="sequential")
     trainer = Trainer(backend.classifier(), args, train_dataset=rows(7))
-    first = making._first_batches  # of four samples, and of three
-    monkeypatch.setattr(making, "_first_batches", lambda *given: first(*given)[::-1])
+    first = building._first_batches  # of four samples, and of three
+    monkeypatch.setattr(building, "_first_batches", lambda *given: first(*given)[::-1])
     trainer.plan(largest=False)
     assert simulated == [4]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from oneloop import Trainer
-from oneloop.report import Run, write_comparison, write_page
+from oneloop.report import LoggedRun, write_comparison, write_page
 from tests.backends.support import rows
 from tests.report.tiny_runs import write_lines
 
@@ -117,7 +117,7 @@ def test_the_page_of_several_runs_has_a_chart_for_each_figure(tmp_path):
 
 
 def test_the_picture():
-    charts = Run(HISTORY).charts()
+    charts = LoggedRun(HISTORY).charts()
     assert [(chart.title, {line.name: line.values[-1] for line in chart.lines}) for chart in charts] == [
         ("loss", {"training": 2.0, "evaluation": 2.5, "evaluation dev": 2.75}),
         ("evaluation", {"accuracy": 0.5, "dev_f1": 0.25}),

@@ -15,6 +15,7 @@ from oneloop.report import page_data, summary
 from oneloop.report.log_reader import Directory
 from oneloop.trainer.event_log import LONGEST, NAME, Record
 from tests.backends.support import rows, tagged
+from tests.internals import run_id
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "max_steps": 6, "logging_steps": 2}
 
@@ -42,7 +43,7 @@ def test_a_run_notes_where_it_ran_and_how_it_ended(backend, trained, tmp_path):
     trainer = trained(backend.classifier(), rows(12), hub_token="hf_do_not_show", **RUN)
     start, end = noted(tmp_path / "out")
     assert (start["event"], end["event"], end["step"]) == ("started", "ended", 6)
-    assert start["run"] == end["run"] == logged(tmp_path / "out")[0]["run"] == trainer._oneloop.run.id
+    assert start["run"] == end["run"] == logged(tmp_path / "out")[0]["run"] == run_id(trainer)
     assert start["framework"] == backend.name and start["device"] and start["processes"] == 1
     assert {"oneloop", "numpy"} <= start["packages"].keys() and "cores" in start["hardware"]
     assert start["arguments"]["learning_rate"] == 0.1 and start["max_steps"] == 6 and start["samples_per_step"] == 4
@@ -75,7 +76,7 @@ def test_a_preempted_run_that_is_resumed_is_one_run_without_a_step_twice(backend
     assert events[1]["signal"] == "SIGTERM" and events[1]["saved"] == events[2]["from"] == "checkpoint-3"
     assert len({e["run"] for e in events}) == 1
     found = Directory(tmp_path / "out")
-    found.look()
+    found.read_new()
     assert found.curves(100)["loss"][0].tolist() == [1, 2, 3, 4, 5, 6]
     assert summary.status(found, 0) == "finished"
     page = page_data.run_page(found)
@@ -130,7 +131,7 @@ def test_an_incomplete_line_is_skipped(tmp_path):
     for record, event in ((Record(), "resumed"), (Record(), "ended")):
         record.add(str(tmp_path), event, "r", 5, {"odd": float("nan"), "long": "x" * 10_000, "what": object})
     found = Directory(tmp_path)
-    found.look()
+    found.read_new()
     assert [e["event"] for e in found.events] == ["started", "resumed", "ended"]
     assert found.events[1]["odd"] == "nan" and len(found.events[1]["long"]) == LONGEST
 
@@ -151,5 +152,5 @@ def test_others_can_note_events_of_their_own(backend, trained, tmp_path):
 
     trained(backend.classifier(), rows(12), trainer_class=Noting, **(RUN | {"max_steps": 1}))
     found = Directory(tmp_path / "out")
-    found.look()
+    found.read_new()
     assert [(e["title"], e["text"]) for e in summary.events(found)][1] == ("profiled", "trace in traces/step-1.json")

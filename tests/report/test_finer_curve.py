@@ -30,7 +30,7 @@ def run(tmp_path):
 
 def looked(folder):
     directory = Directory(folder)
-    directory.look()
+    directory.read_new()
     return directory
 
 
@@ -85,7 +85,7 @@ def test_a_watched_run_forgets_what_a_resume_removed(run, log_too):
         if name == "curve.jsonl" or log_too:
             write_lines(run / "new", kept)
             (run / "new").replace(run / name)
-    directory.look()
+    directory.read_new()
     steps, values = directory.curves(4000)["loss"]
     assert steps.tolist() == [*range(1, 401), 500] + [600] * (not log_too) and values[0] == pytest.approx(5.01)
     assert directory.generation > before
@@ -104,13 +104,13 @@ def test_an_open_page_gets_the_new_points(run):
     write_lines(run / "run.jsonl", [event("started", 0, -1, **START)])
     watched = Watched(run)
     try:
-        first = watched.news(0, {})["runs"][0]
+        first = watched.updates_for(0, {})["runs"][0]
         assert first["whole"] and unpacked(first["points"]["loss"])[-2:] == [550, 600]
         known = {0: (first["generation"], first["entries"])}
-        assert watched.news(0, known)["runs"][0]["replaced"] == {}
+        assert watched.updates_for(0, known)["runs"][0]["replaced"] == {}
         write_lines(run / "curve.jsonl", finer(601, 603))
         write_lines(run / "log.jsonl", [entry(602, loss=7.0, learning_rate=0.2)])
-        fresh = watched.news(0, known)["runs"][0]
+        fresh = watched.updates_for(0, known)["runs"][0]
         assert unpacked(fresh["replaced"]["loss"])[-4:] == [550, 601, 602, 603]
         assert fresh["added"] == {"learning_rate": [[602.0], [0.2]]}
     finally:

@@ -16,7 +16,7 @@ from tests.report.tiny_runs import ARGUMENTS, START, event, lines, write_lines, 
 
 def directory(folder):
     found = Directory(folder)
-    found.look()
+    found.read_new()
     return found
 
 
@@ -59,13 +59,13 @@ def test_a_long_log_is_sampled_evenly_and_no_evaluation_is_missed(tmp_path):
     path = tmp_path / "log.jsonl"
     write_lines(path, lines(200_000, evaluations=1000))
     entries, tail = sampled(path, 300_000)
-    assert not tail.whole and len(entries) < 2000 < path.stat().st_size / 400
+    assert not tail.is_complete and len(entries) < 2000 < path.stat().st_size / 400
     assert [e["step"] for e in entries if "eval_loss" in e] == list(range(1000, 200_001, 1000))
     steps = [e["step"] for e in entries if "loss" in e]
     assert steps == sorted(set(steps)) and steps[0] == 10 and steps[-1] == 200_000
     assert max(np.diff(steps)) < 200_000 / 50
     for file in (path, tmp_path / "none"):
-        assert sampled(file, path.stat().st_size)[1].whole
+        assert sampled(file, path.stat().st_size)[1].is_complete
 
 
 @pytest.mark.parametrize("separators", [(", ", ": "), (",", ":")])
@@ -79,7 +79,7 @@ def test_no_spike_and_no_nan_of_the_loss_is_missed_between_the_stretches(tmp_pat
         entries = ({"step": i, "eval_loss_": -9, "loss": loss, "z": [1]} for i, loss in enumerate(losses))
         f.writelines(json.dumps(entry, separators=separators) + "\n" for entry in entries)
     entries, tail = sampled(path, 40_000)
-    assert len(entries) < 3000 and not tail.whole
+    assert len(entries) < 3000 and not tail.is_complete
     assert {e["step"]: e["loss"] for e in entries if not isinstance(e["loss"], float) or abs(e["loss"] - 2) > 1} == odd
     assert [e["step"] for e in entries] == sorted({e["step"] for e in entries}) and entries[-1]["step"] == 59_999
 
@@ -92,7 +92,7 @@ def test_a_tail_continues_after_a_sample(tmp_path, end):
     with open(path, "a") as f:
         f.write(end)
     entries, tail = sampled(path, 9000)
-    assert (entries[0]["n"], entries[-1]["n"]) == (0, 1999) and len(entries) < 500 and not tail.whole
+    assert (entries[0]["n"], entries[-1]["n"]) == (0, 1999) and len(entries) < 500 and not tail.is_complete
     with open(path, "a") as f:
         f.write((end and "}") + "\n" + '{"n": 10}\n')
     assert [e["n"] for block in tail.read(9000) for e in block] == [9] * bool(end) + [10]
@@ -236,7 +236,7 @@ def test_a_comparison_names_runs_by_the_arguments_in_which_they_differ(tmp_path)
 def test_the_best_value_is_the_highest_or_the_lowest(tmp_path):
     found = Directory(tmp_path)
     values = ((10, 3.0, 0.25), (20, 1.0, 0.75), (30, 2.0, 0.5))
-    found.take([{"step": step, "eval_loss": loss, "eval_accuracy": share} for step, loss, share in values])
+    found.use_history([{"step": step, "eval_loss": loss, "eval_accuracy": share} for step, loss, share in values])
     run = comparison.read(found, "run")
     assert run["best"] == {"eval_loss": (1.0, 20.0), "eval_accuracy": (0.75, 20.0)}
     row = comparison.table_row(run, [])["metrics"]

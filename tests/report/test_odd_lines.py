@@ -49,8 +49,8 @@ def look_at(folder):
     watched = Watched(folder)
     try:
         assert "<html" in watched.page(0)
-        page.json.dumps(watched.news(0, {}))
-        page.json.dumps(watched.news(None, {0: (0, 1)}))
+        page.json.dumps(watched.updates_for(0, {}))
+        page.json.dumps(watched.updates_for(None, {0: (0, 1)}))
     finally:
         watched.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from oneloop.cli.main import main
 from oneloop.errors import DataError, MissingPackageError
-from oneloop.report import Run, page, write_page, write_report
+from oneloop.report import LoggedRun, page, write_page, write_report
 from tests.report.tiny_runs import write_run
 
 
@@ -78,9 +78,9 @@ def test_a_run_is_read_from_its_directory_and_else_from_the_newest_checkpoint(tm
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": history(step), "global_step": step}))
-    assert Run.read(tmp_path).state["global_step"] == 10
+    assert LoggedRun.read(tmp_path).state["global_step"] == 10
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history(20), "global_step": 20}))
-    run = Run.read(tmp_path)
+    run = LoggedRun.read(tmp_path)
     assert run.state["global_step"] == 20 and run.title == tmp_path.name
     assert run.line("loss").values == [1 / step for step in range(1, 21)]
 
@@ -95,7 +95,7 @@ def test_arguments_of_the_directory_are_listed_where_they_differ_from_the_defaul
 
 def test_metrics_beyond_one_get_a_chart_of_their_own():
     entries = [{"step": s, "eval_f1": 0.5, "eval_perplexity": 30.0 / s, "eval_dev_loss": 1.0} for s in (1, 2, 3)]
-    charts = {chart.title: [line.name for line in chart.lines] for chart in Run(entries).charts()}
+    charts = {chart.title: [line.name for line in chart.lines] for chart in LoggedRun(entries).charts()}
     assert charts == {"loss": ["evaluation dev"], "evaluation": ["f1"], "perplexity": ["perplexity"]}
 
 

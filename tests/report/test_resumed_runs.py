@@ -37,11 +37,11 @@ def test_a_watched_run_forgets_the_points_that_a_resume_took_back(tmp_path):
     entries = list(lines(100))
     write_lines(tmp_path / "log.jsonl", entries)
     watched = Directory(tmp_path)
-    watched.look()
+    watched.read_new()
     before = watched.generation
     replace(tmp_path / "log.jsonl", [entry | {"loss": 7.0} for entry in entries if entry["step"] <= 50])
     write_lines(tmp_path / "log.jsonl", [{"run": entries[0]["run"], "step": 60 + n, "loss": 8.0} for n in range(99)])
-    watched.look()
+    watched.read_new()
     steps, values = watched.curves(1000)["loss"]
     assert values.tolist() == [7.0] * 5 + [8.0] * 99 and steps.tolist() == [10, 20, 30, 40, 50, *range(60, 159)]
     assert watched.generation > before, "a page that has the old points is sent all anew"
@@ -59,7 +59,7 @@ def test_what_a_resumed_run_meets_again_is_told_once(tmp_path):
     ]
     write_lines(tmp_path / "run.jsonl", told)
     found = Directory(tmp_path)
-    found.look()
+    found.read_new()
     shown = [(one["kind"], one["step"]) for one in summary.events(found)]
     assert shown == [("started", 0), ("nonfinite", 12), ("died", 10), ("resumed", 10), ("nonfinite", 15), ("ended", 30)]
     assert [one["text"] for one in summary.events(found) if one["step"] == 15] == [
@@ -83,7 +83,7 @@ def test_a_branch_has_what_happened_to_the_other_run_before_it_and_nothing_later
     ]
     write_lines(tmp_path / "run.jsonl", told)
     found = Directory(tmp_path)
-    found.look()
+    found.read_new()
     assert found.run_id == CHILD
     own = [(one["event"], one["step"]) for one in found.own_events()]
     assert own == [("started", 0), ("save_waited", 5), ("resumed", 10), ("ended", 30)]

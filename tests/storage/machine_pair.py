@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from oneloop.checkpoint import sharded, store
-from oneloop.checkpoint.contents import Contents
+from oneloop.checkpoint.capture import Contents
 from oneloop.formats.safetensors_io import from_numpy
-from oneloop.storage.machine_parts import MachineParts
 from oneloop.storage.mirror import Mirror
+from oneloop.storage.multi_node_upload import MultiNodeUpload
 from oneloop.storage.remote import RemoteDirectory
 
 SHARDS = [f"model-0000{rank + 1}-of-00002.safetensors" for rank in range(2)]
@@ -28,7 +28,7 @@ class Pair:
         name = f"checkpoint-{step}"
         mirrors = [self.mirror, None]
         return [
-            MachineParts(
+            MultiNodeUpload(
                 RemoteDirectory(self.mirror.remote.url), store.open_stage(disk, step), name, place or name, mirror
             )
             for disk, mirror in zip(self.disks, mirrors)
@@ -44,7 +44,7 @@ class Pair:
                 facts |= sharded.collect(main, range(1, 2), timeout, sharded.Waiting())
                 store.commit(main.stage, step, "run", "save", facts, unsealed, publish=main.publish)
             except BaseException:
-                main.give_up(range(1, 2))
+                main.abort(range(1, 2))
                 store.discard(main.stage)
                 raise
             finally:

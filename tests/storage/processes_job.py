@@ -47,7 +47,7 @@ class Worsens:
 
 def main(url, result, options):
     given = json.loads(options)
-    sharded._GRACE = 2.0  # a process that was killed leaves no note
+    sharded._GRACE_SECONDS = 2.0  # a process that was killed leaves no note
     if "killed" in given:
         kill_at(*given["killed"])
     best, more = {}, {}

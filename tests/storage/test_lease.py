@@ -18,7 +18,7 @@ from tests.storage.support import URL, At, checkpoints, wait_for
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Lives of leases in hundredths of a second."""
-    for name, seconds in {"RENEWED": 0.02, "VOID": 0.3, "PATIENCE": 0.05, "LOOK": 0.01}.items():
+    for name, seconds in {"RENEWED": 0.02, "EXPIRY": 0.3, "PATIENCE": 0.05, "POLL_SECONDS": 0.01}.items():
         monkeypatch.setattr(lease, name, seconds)
 
 
@@ -34,7 +34,7 @@ def elsewhere(remote, **given):
 
 
 def test_a_run_elsewhere_that_renews_its_lease_keeps_others_out(remote, make, storage, monkeypatch):
-    monkeypatch.setattr(lease, "VOID", 30)  # a busy machine may renew it late
+    monkeypatch.setattr(lease, "EXPIRY", 30)  # a busy machine may renew it late
     ends = threading.Event()
 
     def renew(count=0):
@@ -61,18 +61,101 @@ def test_a_lease_that_is_not_renewed_is_void(remote, make, caplog):
     assert lease.NAME not in remote.files()  # released
 
 
+class Elsewhere(set):
+    """No lease is one of this process: each waiting run is on a machine of its own."""
+
+    def __contains__(self, token):
+        return False
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+@pytest.mark.parametrize("paused", ["before its first change", "after its claim"])
+def test_of_two_machines_that_wait_for_a_dead_lease_one_gets_it(remote, where, paused, monkeypatch, tmp_path):
+    """The second has found the lease dead; then the first takes it; then the second goes on."""
+    monkeypatch.setattr(lease, "_held", Elsewhere())
+    monkeypatch.setattr(lease, "_is_dead", lambda current: False)
+    if where == "file":
+        remote = RemoteDirectory(f"file://{tmp_path}/run")
+    elsewhere(remote)
+    first, second, is_paused, goes_on = Lease(remote), Lease(remote), threading.Event(), threading.Event()
+
+    class Slow(RemoteDirectory):
+        def _pause(self):
+            if not is_paused.is_set():
+                is_paused.set()
+                assert goes_on.wait(30)
+
+        def delete(self, names):
+            self._pause()
+            super().delete(names)
+
+        def create(self, name, data):
+            if name != lease.NAME and paused == "before its first change":
+                self._pause()
+            super().create(name, data)
+
+    second.remote = Slow(remote.url)
+    results = []
+    waiting = threading.Thread(target=lambda: results.append(second.acquire()))
+    waiting.start()
+    assert is_paused.wait(30)
+    taking = threading.Thread(target=lambda: results.append(first.acquire()))
+    taking.start()
+    if paused == "before its first change":
+        taking.join(30)  # the first has it now
+        assert results == [True]
+    goes_on.set()
+    for thread in (waiting, taking):
+        thread.join(30)
+    assert sorted(results) == [False, True]
+    first.release()
+    second.release()
+    assert [name for name in remote.files() if name.startswith(lease.NAME)] == []
+
+
+def test_a_claim_whose_owner_died_is_void_too(remote):
+    elsewhere(remote)
+    first = Lease(remote)
+    first.remote = RemoteDirectory(URL)
+    first.remote.delete = lambda names: exec("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):  # it dies once it has the claim
+        first.acquire()
+    assert len(remote.files()) == 2
+    second = Lease(remote)
+    assert second.acquire()
+    assert list(remote.files()) == [lease.NAME]
+    second.release()
+
+
+def test_the_lost_answer_to_a_claim_costs_nothing(remote, storage, monkeypatch):
+    original, lost = storage.pipe_file, []
+    elsewhere(remote, pid=2**22 + 1, machine=lease._machine())
+    monkeypatch.setattr(lease, "EXPIRY", 1e9)
+
+    def create(self, path, value, mode="overwrite", **kwargs):
+        original(self, path, value, mode=mode, **kwargs)
+        if mode == "create" and "claim" in path and not lost:
+            lost.append(True)
+            raise ConnectionError
+
+    monkeypatch.setattr(storage, "pipe_file", create)
+    own = Lease(remote)
+    assert own.acquire() and lost
+    own.release()
+
+
 def test_the_lease_of_a_dead_process_of_this_machine_is_void_at_once(remote, monkeypatch):
-    monkeypatch.setattr(lease, "VOID", 1e9)
+    monkeypatch.setattr(lease, "EXPIRY", 1e9)
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     elsewhere(remote, pid=child.pid, machine=lease._machine())
     own = Lease(remote)
-    assert own.take()
+    assert own.acquire()
     own.release()
     elsewhere(remote, pid=os.getppid(), machine=lease._machine())  # alive
-    monkeypatch.setattr(lease, "VOID", 0.2)
+    monkeypatch.setattr(lease, "EXPIRY", 0.2)
     another = Lease(remote)
-    assert another.take()
+    assert another.acquire()
     another.release()  # or its thread renews it in the tests that follow
 
 
@@ -86,7 +169,7 @@ def test_a_number_of_a_process_says_nothing_on_another_machine():
 
 def test_two_trainers_of_one_process_share_it_and_it_is_renewed(remote):
     first, second = Lease(remote), Lease(remote)
-    assert first.take() and second.take()
+    assert first.acquire() and second.acquire()
     before = remote.read(lease.NAME)
     for _ in range(3000):
         if remote.read(lease.NAME) != before:
@@ -127,13 +210,13 @@ def test_an_answer_that_is_lost_does_not_lock_a_run_out(remote, storage, monkeyp
 
     monkeypatch.setattr(storage, "pipe_file", create)
     own = Lease(remote)
-    assert own.take() and lost
+    assert own.acquire() and lost
     own.release()
 
 
 def test_a_storage_without_conditional_writes_is_warned_about(remote, monkeypatch, caplog):
     monkeypatch.setattr(RemoteDirectory, "can_create", False)
-    assert Lease(remote).take()
+    assert Lease(remote).acquire()
     assert "cannot be locked" in caplog.text
     assert not remote.files()
 

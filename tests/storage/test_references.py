@@ -179,7 +179,7 @@ def test_a_best_one_of_several_machines_that_an_override_has_added_to_is_there(s
     pair = Pair(tmp_path, URL)
     pair.save(2, best=2, unsealed=True)
     here = pair.disks[0] / "checkpoint-2"
-    store.seal(here, store.fingerprints(here))
+    store.finalize_manifest(here, store.fingerprints(here))
     storage.requests.clear()
     pair.save(4, best=2)
     assert not [path for kind, path in storage.requests if "checkpoint-2/" in path]
@@ -263,7 +263,7 @@ def test_on_a_disk_without_links_one_whose_best_is_gone_is_left_out(mirror, stor
     def link(*given):
         raise PermissionError("no hard links")
 
-    monkeypatch.setattr("oneloop.checkpoint.snapshots.os.link", link)
+    monkeypatch.setattr("oneloop.checkpoint.file_snapshots.os.link", link)
     write(mirror.folder, 6)
     waits(mirror, upload(mirror, 4, best=2), upload(mirror, 6, best=6))
     assert not any((mirror.folder / ".pushes").glob("*")), "training would wait for a copy"
@@ -276,7 +276,7 @@ def test_on_a_disk_without_links_one_whose_best_is_gone_is_left_out(mirror, stor
 def test_another_one_of_that_step_is_not_taken_for_it(mirror, storage):
     """After a return to an earlier step, or in a URL that another run has used."""
     remote_checkpoints.put(mirror.remote, mirror.folder / "checkpoint-2", "checkpoint-2")
-    mirror.look()
+    mirror.refresh()
     waits(mirror, upload(mirror, 4, best=2))
     assert not (mirror.folder / ".pushes").exists(), "it is there"
     later = write(mirror.folder, 2, written=99.0)
@@ -309,7 +309,7 @@ def test_a_best_one_of_the_storage_alone_is_there(mirror, storage):
     """A run that was resumed on an empty machine without load_best_model_at_end."""
     remote_checkpoints.put(mirror.remote, mirror.folder / "checkpoint-2", "checkpoint-2")
     store.delete(mirror.folder / "checkpoint-2")
-    mirror.look()
+    mirror.refresh()
     assert mirror._upload(upload(mirror, 4, best=2, limit=1))
     assert checkpoints() == ["checkpoint-2", "checkpoint-4"]
 
@@ -453,7 +453,7 @@ def test_if_one_cannot_be_deleted_the_best_that_it_names_is_not(mirror, storage,
 def test_what_another_process_has_uploaded_is_read_there(mirror, storage, tmp_path):
     uploaded(mirror, 2, 4, 6, best={2: 2, 4: 2, 6: 6})
     later = Mirror(URL, mirror.folder)
-    later.look()
+    later.refresh()
 
     def fault(kind, path):
         if kind == "cat_file" and path.endswith("trainer_state.json"):

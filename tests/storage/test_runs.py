@@ -11,19 +11,22 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments, get_last_checkpoint
 from oneloop.checkpoint import store
-from oneloop.checkpoint.checkpointer import Checkpointer, gather
+from oneloop.checkpoint.capture import Capture
+from oneloop.checkpoint.checkpointer import Checkpointer
 from oneloop.cli.main import main
 from oneloop.distributed.strategy import Strategy
 from oneloop.errors import ArgumentError, CheckpointError, MissingPackageError, OneloopError, StorageError
+from oneloop.formats import urls
 from oneloop.formats.safetensors_io import read
 from oneloop.storage import mirror, remote_checkpoints
-from oneloop.storage.machine_parts import MachineParts
 from oneloop.storage.mirror import superseded
+from oneloop.storage.multi_node_upload import MultiNodeUpload
 from oneloop.storage.references import Upload
 from oneloop.storage.remote import RemoteDirectory
 from oneloop.storage.run_storage import RunStorage
 from tests.backends.support import available, rows, same_bytes
 from tests.checkpoint.test_command import write
+from tests.internals import set_processes, storage_of
 from tests.storage.support import (
     RUN,
     URL,
@@ -422,7 +425,7 @@ def test_the_checkpoint_that_a_loss_spike_returns_to_is_found_on_an_empty_machin
 
 def test_rotation_keeps_the_newest_and_the_best_of_this_run_alone():
     def checkpoint(step, run="a", reason="save"):
-        return store.Checkpoint(Path(f"checkpoint-{step}"), step, run, float(step), 1, reason)
+        return store.CheckpointInfo(Path(f"checkpoint-{step}"), step, run, float(step), 1, reason)
 
     found = {f"checkpoint-{s}": checkpoint(s) for s in (2, 4, 6, 8)}
     found |= {"checkpoint-5": checkpoint(5, reason="best"), "checkpoint-7": checkpoint(7, run="b")}
@@ -445,11 +448,11 @@ def test_another_machine_downloads_the_checkpoint_that_the_main_process_resumes(
     """Its path there is that of the other machine."""
     trainer = make(max_steps=2)
     trainer.train()
-    main = trainer._oneloop.run.checkpointer.directory.storage
+    main = storage_of(trainer)
     there = Path(trainer.args.output_dir, "checkpoint-2")
     machine(2)
     other = make(max_steps=2)
-    shared = other._oneloop.run.checkpointer.directory.storage
+    shared = storage_of(other)
 
     class Two:
         """The second of two processes, whose main one may have failed."""
@@ -465,23 +468,23 @@ def test_another_machine_downloads_the_checkpoint_that_the_main_process_resumes(
         def barrier(self):
             pass
 
-    other._oneloop.processes = Two()
+    set_processes(other, Two())
     other.is_world_process_zero = lambda: False
     torn = store.open_stage(Path(other.args.output_dir), 2)
     for asked in (True, f"{URL}/checkpoint-2"):
-        found = shared.share(there, asked)
+        found = shared.provide_checkpoint(there, asked)
         assert found == Path(other.args.output_dir, "checkpoint-2") != there
         assert store.problems(found) == [] and store.read_manifest(found)["step"] == 2
     assert not torn.exists(), "of a run that was killed on that machine"
     shared.finish()
     assert not found.exists(), "nobody else would delete it"
     other.args.save_on_each_node = True
-    shared.share(there, True)
+    shared.provide_checkpoint(there, True)
     shared.finish()
     assert found.exists(), "there, each machine keeps its own"
     Two.fails = True
     with pytest.raises(CheckpointError, match="the main process has not uploaded"):
-        shared.share(there, True)
+        shared.provide_checkpoint(there, True)
 
 
 def test_what_other_machines_need_is_the_best_checkpoint_too(make):
@@ -489,7 +492,7 @@ def test_what_other_machines_need_is_the_best_checkpoint_too(make):
     folder = Path(trainer.args.output_dir)
     for step in (2, 4):
         write(folder, step, best=2)
-    storage = trainer._oneloop.run.checkpointer.directory.storage
+    storage = storage_of(trainer)
     assert set(storage._needed(folder / "checkpoint-4", True).digests) == {"checkpoint-2", "checkpoint-4"}
     assert set(storage._needed(folder / "checkpoint-2", True).digests) == {"checkpoint-2"}
     trainer.args.load_best_model_at_end = False
@@ -504,7 +507,7 @@ def test_the_best_model_is_loaded_once_a_machine_has_it(make, monkeypatch, tmp_p
         def on_epoch_end(self, args, state, control, **kwargs):
             Path(state.best_model_checkpoint, "run.json").rename(lost)
 
-    monkeypatch.setattr(RunStorage, "share_best", lambda self, path: lost.rename(path / "run.json"))
+    monkeypatch.setattr(RunStorage, "provide_best", lambda self, path: lost.rename(path / "run.json"))
     given = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2, "eval_dataset": rows(4)}
     trainer = make(max_steps=4, save_async=False, callbacks=[Loses()], **given)
     assert trainer.train().global_step == 4 and not lost.exists()
@@ -516,10 +519,10 @@ def test_the_best_model_is_loaded_once_a_machine_has_it(make, monkeypatch, tmp_p
 @pytest.fixture
 def in_parts(monkeypatch):
     def parts(self, step):
-        return self.directory.storage.parts(step, store.open_stage(self.directory.path, step))
+        return self.directory.storage.sharded_save(step, store.open_stage(self.directory.path, step))
 
-    monkeypatch.setattr(Checkpointer, "_parts", parts)
-    for part, of_all in (("optimizer_part", "optimizer_state"), ("model_part", "model_tensors")):
+    monkeypatch.setattr(Checkpointer, "_sharded_save", parts)
+    for part, of_all in (("local_optimizer_state", "optimizer_state"), ("local_model_tensors", "model_tensors")):
         monkeypatch.setattr(Strategy, part, lambda self, *given, of_all=of_all: getattr(self, of_all)(*given))
 
 
@@ -544,13 +547,15 @@ def test_a_save_of_parts_that_fails_leaves_nothing(make, in_parts, storage, monk
         if kind == "put_file" and "checkpoint-4/model" in path:
             raise PermissionError("not allowed")
 
-    def failing(run, is_sharded, path):
-        if run.core.trainer.state.global_step == 6:
-            raise OSError("the disk has failed")
-        return gather(run, is_sharded, path)
+    gather = Capture.gather
 
-    monkeypatch.setattr("oneloop.checkpoint.checkpointer.gather", failing)
-    monkeypatch.setattr(MachineParts, "close", lambda self: closed.append(self.name))
+    def failing(capture, is_sharded, path):
+        if capture.run.core.trainer.state.global_step == 6:
+            raise OSError("the disk has failed")
+        return gather(capture, is_sharded, path)
+
+    monkeypatch.setattr(Capture, "gather", failing)
+    monkeypatch.setattr(MultiNodeUpload, "close", lambda self: closed.append(self.name))
     storage.fault = fault
     trainer = make(save_async=False, save_total_limit=None)
     trainer.train()
@@ -561,18 +566,18 @@ def test_a_save_of_parts_that_fails_leaves_nothing(make, in_parts, storage, monk
 def test_where_parts_are_uploaded(make, storage):
     """To a hidden name, if there may be files of another attempt; nowhere, if another run has the storage now."""
     trainer = make()
-    run_storage = trainer._oneloop.run.checkpointer.directory.storage
+    run_storage = storage_of(trainer)
     run_storage._mirror = mirror.Mirror(URL, Path(trainer.args.output_dir))
 
     def stage():
         return store.open_stage(Path(trainer.args.output_dir), 2)
 
-    assert run_storage.parts(2, stage()).place == "checkpoint-2"
-    assert run_storage.parts(2, stage()).place.startswith(".checkpoint-2.")
-    assert run_storage.parts(4, None) is None, "the main process cannot write"
+    assert run_storage.sharded_save(2, stage()).remote_name == "checkpoint-2"
+    assert run_storage.sharded_save(2, stage()).remote_name.startswith(".checkpoint-2.")
+    assert run_storage.sharded_save(4, None) is None, "the main process cannot write"
     run_storage._mirror.lease.is_lost = True
     last = stage()
-    assert run_storage.parts(2, last) is None and not last.exists()
+    assert run_storage.sharded_save(2, last) is None and not last.exists()
 
 
 def test_trials_of_a_search_have_urls_of_their_own(machine):
@@ -630,6 +635,18 @@ def test_urls_that_are_refused(given, message, machine):
         TrainingArguments(**given)
     assert "hunter2" not in str(raised.value)
     assert not [path for path in Path().rglob("*") if "hunter2" in str(path)]
+
+
+@pytest.mark.parametrize("scheme", ["abfs", "abfss", "wasb", "wasbs"])
+def test_a_container_in_front_of_an_account_is_no_user(scheme):
+    url = f"{scheme}://container@account.dfs.core.windows.net/run"
+    assert urls.checked("output_dir", f"{url}/") == url
+    for user in ("container:hunter2hunter2", "a@container", ""):
+        with pytest.raises(ArgumentError, match="a user, a password or options") as raised:
+            urls.checked("output_dir", f"{scheme}://{user}@account.dfs.core.windows.net/run")
+        assert "hunter2" not in str(raised.value)
+    with pytest.raises(ArgumentError, match="a user, a password or options"):
+        urls.checked("output_dir", f"s3://{url.partition('://')[2]}")
 
 
 def test_places_for_a_model_that_are_refused(make, storage, machine, tmp_path, monkeypatch):

@@ -92,7 +92,7 @@ def test_one_that_is_being_uploaded_is_waited_for(mirror, storage):
 
 def test_one_that_all_processes_have_uploaded_is_not_waited_for(mirror, tmp_path):
     remote_checkpoints.put(mirror.remote, tmp_path / "checkpoint-2", "checkpoint-2")
-    mirror.is_there("checkpoint-2", (tmp_path / "checkpoint-2" / "manifest.json").read_bytes())
+    mirror.mark_uploaded("checkpoint-2", (tmp_path / "checkpoint-2" / "manifest.json").read_bytes())
     mirror.start()
     mirror.ensure("checkpoint-2")
 
@@ -119,12 +119,12 @@ def test_a_run_that_has_lost_its_lease_does_not_wait(mirror):
 def test_a_lease_that_could_not_be_deleted_is_taken_anew_by_the_next_run(storage, monkeypatch):
     remote = RemoteDirectory(URL)
     first, second = Lease(remote), Lease(remote)
-    assert first.take()
+    assert first.acquire()
     with monkeypatch.context() as patch:
         patch.setattr(RemoteDirectory, "delete", lambda self, names: (_ for _ in ()).throw(OSError("503")))
         first.release()
     assert lease.NAME in remote.files()
-    assert second.take()
+    assert second.acquire()
     assert second._current()["token"] == second._token
     second.release()
     assert lease.NAME not in remote.files()

@@ -6,6 +6,7 @@ import pytest
 
 from oneloop import Mixture, Trainer, TrainingArguments
 from oneloop.data import streams
+from oneloop.distributed.mesh import Mesh
 from oneloop.errors import ArgumentError, CheckpointError, DataError
 from tests.streams import formats, job
 
@@ -60,11 +61,11 @@ def test_seeds_that_changed_are_warned_of(caplog, tmp_path):
 
 def test_shards_that_cannot_be_divided_are_refused(tmp_path):
     with pytest.raises(DataError, match="3 processes can divide, but train_dataset has 4"):
-        streams.own_shards(formats.jsonl(tmp_path), 0, 3)
+        streams.local_shards(formats.jsonl(tmp_path), 0, 3)
     with pytest.raises(DataError, match="whose shards are not known"):
-        streams.own_shards(formats.nodes(tmp_path), 0, 2)
+        streams.local_shards(formats.nodes(tmp_path), 0, 2)
     with pytest.raises(DataError, match="has no stage that divides"):
-        streams.own_shards(webdataset.DataPipeline(webdataset.SimpleShardList(["0.tar"])), 0, 2)
+        streams.local_shards(webdataset.DataPipeline(webdataset.SimpleShardList(["0.tar"])), 0, 2)
 
 
 def test_each_process_reads_its_own_files(tmp_path):
@@ -74,9 +75,9 @@ def test_each_process_reads_its_own_files(tmp_path):
     mixture = Mixture({"a": formats.jsonl(tmp_path / "a"), "c": [formats.row(100 + i) for i in range(8)]}, [1, 1])
     of_both = [], []
     for rank in (0, 1):
-        found = [sample["number"] for sample in streams.own_shards(stream, rank, 2)]
+        found = [sample["number"] for sample in streams.local_shards(stream, rank, 2)]
         assert {number // formats.EACH for number in found} == {rank, rank + 2} and len(found) == formats.SAMPLES // 2
-        of_both[rank].extend(sample["number"] for sample in streams.own_shards(mixture, rank, 2))
+        of_both[rank].extend(sample["number"] for sample in streams.local_shards(mixture, rank, 2))
     assert not set(of_both[0]) & set(of_both[1])
     assert {number for number in of_both[0] if number >= 100} == {100, 102, 104, 106}
 
@@ -87,7 +88,7 @@ def test_positions_in_shards_fit_one_number_of_processes(tmp_path, monkeypatch):
     assert '"stream_sharding": "shards"' in checkpoint.read_text()
     args = TrainingArguments(str(tmp_path / "out"), max_steps=8, report_to="none", per_device_train_batch_size=2)
     trainer = Trainer(job.Model(tmp_path / "rank-0.jsonl"), args, train_dataset=formats.jsonl(tmp_path))
-    monkeypatch.setattr(type(args), "world_size", property(lambda args: 2))
+    monkeypatch.setattr(Mesh, "num_batches", property(lambda mesh: 2))
     with pytest.raises(CheckpointError, match="each read their own shards"):
         trainer.train(resume_from_checkpoint=True)
 

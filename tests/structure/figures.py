@@ -1,227 +1,386 @@
-"""Figures of the package's structure, read off its syntax trees: python -m tests.structure.figures
+"""Figures of the package's structure: python -m tests.structure.figures [CHECKOUT ...]
 
-Who writes which attribute is found by the last name before it: `self` in a method is its class; `trainer` is the
-Trainer; the other names are those under which the objects of a run are known (OWNERS).
+Without an argument, those of this tree; with paths of other checkouts, theirs beside it. They are there to see by: what
+has to hold is asserted in the tests beside this module.
 """
 
+import argparse
 import ast
-from collections import defaultdict
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tokenize
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "oneloop"
-# The classes that make the Trainer: methods by concern, and names of other Trainers.
-PARTS = ("MetricsMethods", "OverridableMethods")  # of the core's Trainer; those on top of it:
-ON_TOP = ("HubMethods", "SearchMethods", "PlanMethods", "TransformersNames", "PaddleNLPNames")
-TRAINER = ("Trainer", "Seq2SeqTrainer", "CheckpointMethods", *PARTS, *ON_TOP)
-# The objects that hold state for a Trainer or a run, by the names under which other modules reach them.
-OWNERS = {
-    "core": "Internals",
-    "_oneloop": "Internals",
-    "run": "Run",
-    "update": "Update",
-    "sync": "StepSync",
-    "meter": "Meter",
-    "work": "WorkMeter",
-    "losses": "LossMeter",
-    "curve": "LossCurve",
-    "sources": "SourceMeter",
-    "spikes": "SpikeGuard",
-    "checkpointer": "Checkpointer",
-    "pending": "PendingSaves",
-    "copies": "StateCopies",
-    "directory": "OutputDirectory",
-    "storage": "RunStorage",
-    "mirror": "Mirror",
-    "lease": "Lease",
-    "_references": "References",
-    "loose": "LooseFiles",
-    "model_files": "ModelFiles",
-    "overrides": "SaveOverrides",
-    "best": "BestModel",
-    "epochs": "Epochs",
-    "resume": "ResumePoint",
-    "data": "DataStates",
-    "events": "RunEvents",
-    "history": "LogHistory",
-    "step_end": "StepEnd",
-    "seeds": "KeptSeeds",
-    "hub": "HubPushes",
-    "search": "SearchState",
-    "memory": "MemoryTracker",
-    "given_optimizers": "GivenOptimizers",
-    "model_info": "ModelInfo",
-    "signals": "Watch",
-    "contract": "LossContract",
-    "counting": "ItemCounting",
-    "weights": "MicroBatchWeights",
-    "modes": "Modes",
-    "average": "WeightAverage",
-    "nonfinite": "NonfiniteUpdates",
-    "finite_values": "FiniteValues",
-    "shared": "SharedUpdate",
-    "stored": "RunState",
+ROOT = Path(__file__).parents[2]
+# Packages and modules that are no part of the core: they stand on top of it.
+ON_TOP = ("storage", "integrations", "report", "plan", "compat", "cli", "public", "__main__", "__init__")
+LIBRARIES = re.compile(
+    r"transformers|accelerate\b|\btrl\b|\bpeft\b|paddlenlp|paddleformers|mindnlp|llama.?factory|\bswift\b|setfit", re.I
+)
+# A part of a run -> its own modules (and those where its words mean something else), and the words by which the code of
+# other modules mentions it.
+PARTS = {
+    "mixture losses": (
+        r"trainer/(source_meter|packing)|checkpoint/from_other|parts/(source|mixture)",
+        r"Source\w*Meter|source_meter|\bsources\b",
+    ),
+    "loss spikes": (r"trainer/loss_spikes|parts/(loss_)?spikes", r"SpikeGuard|loss_spikes|\bspikes\b|RolledBack"),
+    "nonfinite": (r"trainer/nonfinite|parts/nonfinite", r"NonfiniteUpdates|(?<!args\.)\bnonfinite\b"),
+    "averages": (r"trainer/averages|parts/averages", r"WeightAverage|\baverages\b|(?<!losses)\.average\b"),
+    "loss curve": (r"trainer/loss_curve|parts/(loss_)?curve", r"LossCurve|loss_curve|\bcurve\b"),
+    "meters": (r"trainer/meter|parts/meters?", r"LossMeter|WorkMeter|\bmeter\.(losses|work)\b"),
+    "storage": (r"storage/", r"RunStorage|run_storage|RunStore|run_store|\.storage\b"),
 }
-HOMES = {"Trainer": "trainer/trainer.py", "Seq2SeqTrainer": "trainer/seq2seq.py", "Run": "trainer/run.py"}
+WIRED = ("trainer/", "checkpoint/", "distributed/", "formats/", "storage/", "loop.py", "public.py")
+
+
+def package(root=ROOT):
+    return Path(root) / "oneloop"
 
 
 @cache
-def trees():
-    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+def sources(root=ROOT):
+    """File, relative to the package -> its text."""
+    base = package(root)
+    return {path.relative_to(base).as_posix(): path.read_text("utf-8") for path in sorted(base.rglob("*.py"))}
 
 
 @cache
-def classes():
-    """name -> (file, its node); HOMES settles names that two files have."""
-    return {
-        node.name: (file, node)
-        for file, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and HOMES.get(node.name, file) == file
+def trees(root=ROOT):
+    return {file: ast.parse(text) for file, text in sources(root).items()}
+
+
+def unit(file):
+    """The package, or the module at the root, to which a file belongs."""
+    return file.split("/")[0].removesuffix(".py")
+
+
+def module_name(file):
+    name = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__").removesuffix("__init__")
+    return name or "__init__"
+
+
+def imports(file, tree, root=ROOT):
+    """(module, line, whether it is for type checkers only) of each import of a module of oneloop: imports inside
+    functions and import_module with a constant name count like all others."""
+    modules = {module_name(each) for each in trees(root)}
+    checking = {
+        node
+        for each in ast.walk(tree)
+        if isinstance(each, ast.If) and "TYPE_CHECKING" in ast.unparse(each.test)
+        for part in each.body
+        for node in ast.walk(part)
     }
+    parts = file.removesuffix(".py").split("/")
+    for node in ast.walk(tree):
+        for name in _names(node, parts):
+            known = name if name in modules else name.rpartition(".")[0]
+            if known in modules:
+                yield known, node.lineno, node in checking
 
 
-@cache
-def _targets(node):
-    """Attributes that are assigned anywhere below a node."""
+def _names(node, parts):
+    if isinstance(node, ast.ImportFrom):
+        above = parts[: len(parts) - node.level] if node.level else []
+        module = node.module.split(".") if node.module else []
+        if not node.level and module[:1] != ["oneloop"]:
+            return []
+        base = [*above, *module] if node.level else module[1:]
+        return [".".join([*base, each.name]) for each in node.names]
+    if isinstance(node, ast.Import):
+        return [each.name.removeprefix("oneloop.") for each in node.names if each.name.startswith("oneloop.")]
+    if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args):
+        return []
+    name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+    if not isinstance(name, str):
+        return []
+    if name.startswith("."):
+        level = len(name) - len(name.lstrip("."))
+        return [".".join([*parts[: len(parts) - level], name.lstrip(".")])]
+    return [name.removeprefix("oneloop.")] if name.startswith("oneloop.") else []
+
+
+def code_lines(text):
+    """Line number -> its code, without comments and without strings that are statements (docstrings)."""
+    found, last = defaultdict(str), tokenize.INDENT
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        starts_statement = last in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE)
+        if token.type not in skipped and not (token.type == tokenize.STRING and starts_statement):
+            line = found[token.start[0]]
+            found[token.start[0]] = line + " " * (token.start[1] - len(line)) + token.string
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            last = token.type
+    return found
+
+
+# -- the rows of the table
+
+
+def compat_imports(root=ROOT):
+    """Imports of compat by the core and by what stands beside it: all but compat, the command line and the root."""
     return [
-        each
-        for each in ast.walk(node)
-        if isinstance(each, ast.Attribute) and isinstance(each.ctx, (ast.Store, ast.Del))
+        f"{file}:{line}"
+        for file, tree in trees(root).items()
+        if unit(file) not in ("compat", "cli", "public", "__init__", "__main__")
+        for line in sorted({line for module, line, _ in imports(file, tree, root) if unit_of(module) == "compat"})
     ]
 
 
-def _owner_name(attribute):
-    """The last name before the attribute: `b` in a.b.c."""
-    value = attribute.value
-    return value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else None
+def unit_of(module):
+    return module.split(".")[0]
 
 
-def fields(name):
-    """The fields of a class: those declared in its body, and those that its methods assign to self."""
-    _, node = classes()[name]
-    declared = {
-        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+# Files outside of compat, converters and arguments that may name another library, and why.
+ABOUT_A_LIBRARY = {
+    "backends/mindtorch/": "a backend for MindNLP, whose import replaces torch; its messages say so",
+    "backends/torch/adapters.py": "reads and writes adapters of PEFT",
+    "backends/torch/external_checkpoint.py": "reads checkpoints of transformers' Trainer",
+    "backends/paddle/adapters.py": "reads and writes adapters of PaddleNLP",
+    "backends/paddle/external_checkpoint.py": "reads checkpoints of PaddleNLP's and PaddleFormers' Trainers",
+    "cli/": "options and help of `oneloop run`, `check` and `checkpoints`, for scripts and runs of other libraries",
+    "data/transformers_order.py": 'data_order="transformers"',
+    "integrations/hub/": "the model card names the library of a model",
+    "trainer/map_function.py": "a message names the class of MindNLP to derive from",
+    "trainer/seq2seq.py": "a generation_config given by its name is one of transformers",
+    "public.py": "puts the public Trainer together from the core and from names in compat",
+    "__init__.py": "what can be imported from oneloop, by the modules of compat that define it",
+}
+# Values of an argument, and names that go with them, are no names of a library.
+_ARGUMENT_VALUES = re.compile(r"""order\b.{0,4}["']transformers["']|\b(in_)?transformers_order\b""")
+
+
+def files_naming_libraries(root=ROOT):
+    """Files outside of compat, converters and arguments in whose code, comments or messages another library of this
+    kind is named; the frameworks themselves are not counted."""
+    apart = ("compat/", "converters/", "checkpoint/convert/", "arguments/")
+    return [
+        file
+        for file, text in sources(root).items()
+        if not file.startswith(apart) and LIBRARIES.search(_ARGUMENT_VALUES.sub("", text))
+    ]
+
+
+def core_naming_libraries(root=ROOT):
+    """Those of them that are not about a library."""
+    return [file for file in files_naming_libraries(root) if not file.startswith(tuple(ABOUT_A_LIBRARY))]
+
+
+def asks_who_is_calling(root=ROOT):
+    """Lines outside of compat that ask which library's behaviour is wanted: `mode.emulates`, `as_paddlenlp`."""
+    asks = re.compile(r"\bmode\.follow|\bfollows\(|as_paddlenlp|as_transformers|\bis_mindnlp\b")
+    return [
+        f"{file}:{line}"
+        for file, text in sources(root).items()
+        if unit(file) != "compat"
+        for line, code in code_lines(text).items()
+        if asks.search(code)
+    ]
+
+
+# Modules that are a layer of their own: plain Python that everything else in their package stands on.
+FOUNDATIONS = (
+    *("backends.base", "backends.registry", "backends.loading", "backends.late_seeding", "backends.step_memory"),
+    *("distributed.world", "distributed.collectives", "distributed.mesh", "distributed.preemption"),
+)
+
+
+def mutual_imports(root=ROOT):
+    """Pairs of packages, or modules at the root, that import each other at run time. FOUNDATIONS are not counted to the
+    packages that they are in."""
+
+    def owner(module):
+        return module if module in FOUNDATIONS else unit_of(module)
+
+    found = {
+        (owner(module_name(file)), owner(module))
+        for file, tree in trees(root).items()
+        for module, _, for_types in imports(file, tree, root)
+        if not for_types
     }
-    return declared | {each.attr for each in _targets(node) if _owner_name(each) == "self"}
+    return sorted((a, b) for a, b in found if a < b and (b, a) in found)
 
 
-def written_elsewhere(name):
-    """Fields of a class that modules other than its own assign: "field in file"."""
-    home, _ = classes()[name]
-    names, known = {key for key, owner in OWNERS.items() if owner == name}, fields(name)
+def imports_inside_functions(root=ROOT):
+    """Relative imports inside functions, which hide a cycle or save time at the start."""
     return sorted(
-        f"{each.attr} in {file}"
-        for file, tree in trees().items()
-        if file != home
-        for each in _targets(tree)
-        if _owner_name(each) in names and each.attr in known
+        {
+            f"{file}:{node.lineno}"
+            for file, tree in trees(root).items()
+            for function in ast.walk(tree)
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for node in ast.walk(function)
+            if isinstance(node, ast.ImportFrom) and node.level
+        }
     )
 
 
-def private_attributes():
-    """Private attributes of the Trainer -> the files that assign them."""
-    found = defaultdict(set)
-    for name in TRAINER:
-        file, node = classes()[name]
-        for each in _targets(node):
-            if _owner_name(each) == "self" and each.attr.startswith("_"):
-                found[each.attr].add(file)
-    for file, tree in trees().items():
-        for each in _targets(tree):
-            if _owner_name(each) in ("trainer", "_trainer") and each.attr.startswith("_"):
-                found[each.attr].add(file)
-    return dict(found)
-
-
-def touched_by_others():
-    """Private names of a Trainer that modules other than those of its classes read or call, and where."""
-    homes = {classes()[name][0] for name in TRAINER}
-    found = defaultdict(set)
-    for file, tree in trees().items():
-        if file in homes:
-            continue
-        for each in ast.walk(tree):
-            of_trainer = isinstance(each, ast.Attribute) and _owner_name(each) in ("trainer", "_trainer")
-            if of_trainer and each.attr.startswith("_") and not each.attr.startswith("__"):
-                found[each.attr].add(file)
-    return dict(found)
-
-
-def long_functions(limit):
-    """Functions with more lines than the limit: "file: name"."""
-    return sorted(
-        f"{file}: {node.name}"
-        for file, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno - node.lineno >= limit
-    )
-
-
-def long_files(limit):
-    """Files with more lines than the limit."""
-    return sorted(file for file in trees() if len((PACKAGE / file).read_text().splitlines()) > limit)
-
-
-def root_files():
-    return sorted(path.name for path in PACKAGE.glob("*.py"))
-
-
-def any_escapes():
-    """Classes with a __getattr__ for type checkers, which makes every misspelt name type-check."""
-    return sorted(
-        f"{file}: {node.name}"
-        for file, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-        and any(isinstance(each, ast.FunctionDef) and each.name == "__getattr__" for each in ast.walk(node))
-    )
-
-
-def bases_of_trainer(file="trainer/trainer.py"):
-    nodes = [node for node in trees()[file].body if isinstance(node, ast.ClassDef) and node.name == "Trainer"]
-    return [ast.unparse(base) for base in nodes[0].bases]
-
-
-def public_methods(classes_of_trainer=("Trainer", *PARTS, *ON_TOP)):
-    """Public methods and properties of the Trainer -> whether they have a docstring."""
-    found = {}
-    for name in classes_of_trainer:
-        for each in classes()[name][1].body:
-            if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
-                found[each.name] = found.get(each.name, False) or ast.get_docstring(each) is not None
-    return found
-
-
-def frameworks_imported_by_core():
-    names = {"torch", "paddle", "mindspore", "mindtorch"}
+def long_chains(root=ROOT):
+    """Attribute chains of five or more names that begin with a name: run.core.trainer.args.device."""
     found = []
-    for file, tree in trees().items():
-        if file.startswith("backends/"):
-            continue
+    for file, tree in trees(root).items():
+        inner = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         for node in ast.walk(tree):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            if any(module.split(".")[0] in names for module in modules):
-                found.append(f"{file}:{node.lineno}")
+            if not isinstance(node, ast.Attribute) or node in inner:
+                continue
+            names, value = 1, node
+            while isinstance(value, ast.Attribute):
+                names, value = names + 1, value.value
+            if names >= 5 and isinstance(value, ast.Name):
+                found.append(f"{file}:{node.lineno} {ast.unparse(node)}")
     return found
+
+
+def touch_points(root=ROOT):
+    """Part of a run -> lines of code outside of its own modules, where a run is wired, which mention it."""
+    found = {}
+    for name, (own, words) in PARTS.items():
+        found[name] = [
+            f"{file}:{line}"
+            for file, text in sources(root).items()
+            if file.startswith(WIRED) and not re.match(own, file)
+            for line, code in sorted(code_lines(text).items())
+            if re.search(words, code)
+        ]
+    return found
+
+
+def files_knowing_ranks(root=ROOT):
+    """Files that read a `.rank` or a `.stage`: where another axis of parallelism would have to be known."""
+    return [
+        file
+        for file, tree in trees(root).items()
+        if any(isinstance(node, ast.Attribute) and node.attr in ("rank", "stage") for node in ast.walk(tree))
+    ]
+
+
+def trainer_parameters(root=ROOT):
+    """Parameters and returns of the methods of the core's Trainer class: (those whose annotation has an Any or is
+    missing, all)."""
+    (node,) = [each for each in trees(root)["trainer/trainer.py"].body if getattr(each, "name", "") == "Trainer"]
+    loose, count = [], 0
+    for method in node.body:
+        if not isinstance(method, ast.FunctionDef):
+            continue
+        given = method.args
+        every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+        for each in every:
+            if each is None or each.arg in ("self", "cls"):
+                continue
+            count += 1
+            if each.annotation is None or re.search(r"\bAny\b", ast.unparse(each.annotation)):
+                loose.append(f"{method.name}({each.arg})")
+    return loose, count
+
+
+def lines(root=ROOT):
+    """Package -> lines of its Python files, blank ones too."""
+    found = Counter()
+    for file, text in sources(root).items():
+        found[unit(file) if "/" in file else "(root)"] += len(text.splitlines())
+    return found
+
+
+def core_lines(root=ROOT):
+    return sum(len(text.splitlines()) for file, text in sources(root).items() if unit(file) not in ON_TOP)
+
+
+def private_reaches(root=ROOT):
+    """Lines of tests that reach into a Trainer's private object, `_oneloop`; those of this folder look for its name."""
+    tests = Path(root) / "tests"
+    return [
+        f"{path.relative_to(tests)}:{number}"
+        for path in sorted(tests.rglob("*.py"))
+        if "structure" not in path.relative_to(tests).parts
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if re.search(r"\b_oneloop\b", line)
+    ]
+
+
+def words_of_the_page(root=ROOT):
+    """Words of docs/architecture.md, separated by white space."""
+    return len((Path(root) / "docs" / "architecture.md").read_text("utf-8").split())
+
+
+@cache
+def traced(root=ROOT):
+    """What tests/structure/traced_run.py prints about a checkout: functions of an update, and of a step with a save;
+    reads of run.json in a resume."""
+    script = Path(__file__).with_name("traced_run.py")
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(script), str(root)], capture_output=True, text=True, env=environment, cwd=root, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(root=ROOT):
+    """(row, value) of the whole table."""
+    root = Path(root).resolve()
+    run = traced(root)
+    loose, parameters = trainer_parameters(root)
+    naming = files_naming_libraries(root)
+    knowing = files_knowing_ranks(root)
+    apart = [file for file in knowing if not file.startswith(("distributed/", "backends/"))]
+    yield "imports of compat by the core", len(compat_imports(root))
+    yield "files that name another library", f"{len(naming)} of {len(sources(root))}"
+    yield "  of them in backends/", sum(file.startswith("backends/") for file in naming)
+    yield "  of them not about a library", len(core_naming_libraries(root))
+    yield "lines that ask who is calling", len(asks_who_is_calling(root))
+    yield "mutual imports of packages", len(mutual_imports(root))
+    yield "relative imports inside functions", len(imports_inside_functions(root))
+    yield "functions / files of one update", f"{len(run['update'])} / {files_of(run['update'])}"
+    yield "the same, of a step with a save", f"{len(run['save'])} / {files_of(run['save'])}"
+    yield "reads of run.json in a resume", run["reads"]
+    yield "attribute chains of five names", len(long_chains(root))
+    for name, places in touch_points(root).items():
+        yield f"touch points: {name}", len(places)
+    yield "files that know ranks or stages", len(knowing)
+    yield "  outside distributed/, backends/", len(apart)
+    yield "parameters of Trainer with Any", f"{len(loose)} of {parameters}"
+    yield "tests that reach into _oneloop", len(private_reaches(root))
+    yield "words of docs/architecture.md", words_of_the_page(root)
+    yield "lines of the core", core_lines(root)
+    yield "lines of the whole", sum(lines(root).values())
+    yield "  blank lines", f"{blank_share(root):.0%}"
+    for name, count in sorted(lines(root).items()):
+        yield f"  {name}", count
+
+
+def files_of(functions):
+    return len({function.split(":")[0] for function in functions})
+
+
+def blank_share(root=ROOT):
+    every = [line for text in sources(root).values() for line in text.splitlines()]
+    return sum(not line.strip() for line in every) / len(every)
 
 
 def main():
-    sizes = {name: len(fields(name)) for name in sorted(set(OWNERS.values()))}
-    attributes = private_attributes()
-    print(f"private attributes assigned on the Trainer: {len(attributes)} {sorted(attributes)}")
-    print(f"  of them in more than one file: {sorted(k for k, v in attributes.items() if len(v) > 1)}")
-    print(f"classes that make the Trainer: {1 + len(bases_of_trainer())}")
-    print(f"objects with state: {len(sizes)}, fields of the largest: {max(sizes.values())}")
-    print(f"  {', '.join(f'{name} {count}' for name, count in sizes.items())}")
-    print(f"  written outside of their module: {[w for name in sizes for w in written_elsewhere(name)]}")
-    print(f"files at the package's root: {len(root_files())}")
-    print(f"functions of more than 60 lines: {long_functions(60)}")
-    print(f"files of more than 450 lines: {long_files(450)}")
-    print(f"classes with a __getattr__: {any_escapes()}")
-    print(f"public methods of the Trainer: {len(public_methods())}")
-    print(f"frameworks imported outside of backends/: {frameworks_imported_by_core()}")
+    parser = argparse.ArgumentParser(description="Figures of the structure of checkouts, side by side.")
+    parser.add_argument("checkouts", nargs="*", type=Path, help="paths of other checkouts; this tree comes last")
+    parser.add_argument(
+        "--list", metavar="ROW", help="the places behind a row: a function of this module, or update, save"
+    )
+    given = parser.parse_args()
+    if given.list:
+        root = (given.checkouts or [ROOT])[0].resolve()
+        listed = traced(root)[given.list] if given.list in ("update", "save") else globals()[given.list](root)
+        found = [f"{k}: {v}" for k, v in listed.items()] if isinstance(listed, dict) else listed
+        print(*found, sep="\n")
+        return
+    columns = [dict(table(root)) for root in [*given.checkouts, ROOT]]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    heads = [*(path.name for path in given.checkouts), "this tree" if given.checkouts else "today"]
+    for name, *values in [("", *heads), *((name, *(str(c.get(name, "–")) for c in columns)) for name in names)]:
+        print(f"{name:36}" + "".join(f"{value:>14}" for value in values))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 
 from oneloop.behaviour import OWN, Behaviour
 from oneloop.compat import mode
-from tests.structure.figures import PACKAGE
+from tests.structure.ownership import PACKAGE
 
 NAMES = [each.name for each in fields(Behaviour)]
 CORE = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("compat", "behaviour.py")]

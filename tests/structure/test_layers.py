@@ -15,6 +15,17 @@ def test_imports_for_type_checkers_against_the_order_become_fewer():
     assert set(layers.FOR_TYPES) == set(found), "take out what is gone"
 
 
+def test_no_two_packages_import_each_other():
+    assert figures.mutual_imports() == []
+
+
+def test_the_core_names_no_other_library():
+    """Each place that does is about one; figures.py says why."""
+    assert figures.core_naming_libraries() == []
+    naming = figures.files_naming_libraries()
+    assert [each for each in figures.ABOUT_A_LIBRARY if not any(file.startswith(each) for file in naming)] == []
+
+
 def test_only_the_command_line_and_the_root_import_compat():
     allowed = ("cli/", "public.py", "__init__.py")
     assert [place for place in layers.importers_of("compat") if not place.startswith(allowed)] == []
@@ -28,6 +39,7 @@ from ..compat import mode
 from ..compat.mode import follow
 from importlib import import_module
 import_module("oneloop.compat.mode")
+import_module("..compat.redirect", __package__)
 if TYPE_CHECKING:
     from ..report import page
 def later():
@@ -35,11 +47,17 @@ def later():
 import json
 from .reading import lines
 """
-    found = [(module, kind) for module, _, kind in layers.imports("formats/schema.py", ast.parse(source))]
+    found = [(module, kind) for module, _, kind in figures.imports("formats/schema.py", ast.parse(source))]
     assert sorted(found) == sorted(
         [
             *(("compat.mode", False), ("compat.redirect", False), ("compat.mode", False), ("compat.mode", False)),
-            *(("compat.mode", False), ("report.page", True), ("report", False), ("formats.reading", False)),
+            *(
+                ("compat.mode", False),
+                ("compat.redirect", False),
+                ("report.page", True),
+                ("report", False),
+                ("formats.reading", False),
+            ),
         ]
     )
     assert layers.layer("distributed.world") < layers.layer("data.order") < layers.layer("distributed.step_sync")

@@ -19,6 +19,7 @@ from oneloop.backends import loading
 from oneloop.distributed.preemption import Preempted
 from oneloop.outputs import EvalLoopOutput
 from tests.backends.support import DEVICE, WORDS, kit_module, names, rows, same_bytes
+from tests.internals import backend_of
 
 STEPS = 8
 RUN = {"max_steps": STEPS, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 2, "learning_rate": 0.05}
@@ -224,7 +225,7 @@ def trainer_of(case, folder, step=None, how=None):
 
 def outcome(kit, trainer):
     """All that a run ends with: weights, random streams, and what it has logged."""
-    streams = randomness.get_state(trainer._oneloop.backend)
+    streams = randomness.get_state(backend_of(trainer))
     timed = ("runtime", "per_second", "total_flos")
     logs = [{k: v for k, v in entry.items() if not k.endswith(timed)} for entry in trainer.state.log_history]
     return kit.weights(trainer.model), streams, logs

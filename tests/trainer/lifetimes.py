@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load, load_file
 
 from oneloop import EvalLoopOutput, PredictionOutput, TrainerCallback, TrainerState
-from oneloop.errors import ArgumentError, RefusedError
+from oneloop.errors import ArgumentError, UnsupportedError
 from oneloop.integrations.writers.base import Writer
 from tests.backends.support import CLASSES, FEATURES, rows, same_bytes
 
@@ -684,11 +684,11 @@ def _(s, found):
     assert writer.is_open and writer.values["before_the_end"] == 1.0 and writer.values["after_the_end"] == 2.0
 
 
-always_refused("init_git_repo", lambda s: s.trainer.init_git_repo(), RefusedError, "push_to_hub")
-always_refused("compress", lambda s: s.trainer.compress(), RefusedError, "PaddleSlim")
+always_refused("init_git_repo", lambda s: s.trainer.init_git_repo(), UnsupportedError, "push_to_hub")
+always_refused("compress", lambda s: s.trainer.compress(), UnsupportedError, "PaddleSlim")
 always_refused(
     "set_optimizer_grouped_parameters",
     lambda s: s.trainer.set_optimizer_grouped_parameters([]),
-    RefusedError,
+    UnsupportedError,
     "optimizers=",
 )

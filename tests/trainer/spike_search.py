@@ -28,6 +28,7 @@ from oneloop.errors import LossSpikeError
 from tests.backends.support import DEVICE, kit_module, rows
 from tests.checkpoint.children import differences
 from tests.checkpoint.job import contents, without_times
+from tests.internals import run_id
 
 WINDOW = 8  # the smallest loss_spike_window
 DATA = ("rows", "noisy rows", "stream", "stream with a state", "mixture", "packed")
@@ -354,8 +355,8 @@ def outcome(trainer, kit, folder, course, error):
     found["history"] = without_times(trainer.state.log_history)
     found["best"] = [trainer.state.best_metric, trainer.state.best_global_step]
     lines = (Path(folder) / "log.jsonl").read_text().splitlines()
-    run_id = trainer._oneloop.run.id
-    found["log"] = [without_times(line) | {"run": 0} for line in map(json.loads, lines) if line["run"] == run_id]
+    own = run_id(trainer)
+    found["log"] = [without_times(line) | {"run": 0} for line in map(json.loads, lines) if line["run"] == own]
     last = Path(folder) / f"checkpoint-{trainer.state.global_step}"
     found["last"] = comparable(contents(last)) if last.is_dir() else None
     if found["last"] is not None and any(found["last"]["run.json"]["position"]["pending"].values()):

@@ -11,6 +11,7 @@ from oneloop import Trainer, TrainerCallback
 from oneloop.checkpoint import store
 from oneloop.errors import ArgumentError, CheckpointError
 from tests.backends.support import rows, same_bytes
+from tests.internals import backend_of, weight_average
 
 RUN = {"max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 0.05, "save_strategy": "no"}
 EMA = {"ema_decay": 0.75}
@@ -37,8 +38,8 @@ def run(backend, arguments, resume=None, model=None, **given):
 
 
 def average_of(backend, trainer):
-    values = trainer._oneloop.run.update.modes.average.named_values()
-    to_numpy = trainer._oneloop.backend.tensors.to_numpy
+    values = weight_average(trainer).tensors()
+    to_numpy = backend_of(trainer).tensors.to_numpy
     return {name: np.asarray(to_numpy(value)).copy() for name, value in values.items()}
 
 
@@ -84,10 +85,10 @@ def test_evaluations_and_save_model_use_it_if_asked(backend, arguments, tmp_path
     trainer.save_model(str(tmp_path / "saved"))
     assert same_bytes(before, backend.weights(trainer.model))
     assert same_bytes(load_file(tmp_path / "saved" / "model.safetensors"), found)
-    with trainer._oneloop.run.update.modes.average.in_model(True):
+    with weight_average(trainer).in_model(True):
         assert same_bytes(backend.weights(trainer.model), found)
     other = Trainer(trainer.model, arguments(**RUN), eval_dataset=rows(8, 1))
-    with trainer._oneloop.run.update.modes.average.in_model(True):
+    with weight_average(trainer).in_model(True):
         assert other.evaluate()["eval_loss"] == losses[1][-1] == trainer.evaluate()["eval_loss"]
 
 
@@ -117,7 +118,7 @@ def test_it_goes_to_another_framework(backend, arguments, tmp_path):
     wrote, _ = run(Kit(), arguments, **EMA, save_strategy="steps", save_steps=4)
     trainer, _ = run(backend, arguments, str(tmp_path / "out" / "checkpoint-4"), **EMA)
     source, found = average_of(Kit(), wrote), average_of(backend, trainer)
-    layout = trainer._oneloop.backend.framework_layout.layout(trainer.model)
+    layout = backend_of(trainer).framework_layout.layout(trainer.model)
     assert {layout[name].name for name in found} == set(source)
     for name, value in found.items():
         place = layout[name]
@@ -175,7 +176,7 @@ def test_another_average_than_before_is_told(arguments, tmp_path, caplog):
         caplog.clear()
         trainer, seen = run(backend, arguments, path, **saves, **now)
         assert words in caplog.text
-        assert trainer._oneloop.run.update.modes.average.count == (len(seen) if now else 0)
+        assert weight_average(trainer).count == (len(seen) if now else 0)
 
 
 @pytest.mark.parametrize("given", [{"bf16": True}, {"bf16": True, "fp16_opt_level": "O3"}], ids=["O1", "O3"])
@@ -192,7 +193,7 @@ def test_an_average_is_in_float32(arguments, tmp_path, given):
         return trainer
 
     whole, again = train(), train(str(tmp_path / "out" / "checkpoint-2"))
-    values = whole._oneloop.run.update.modes.average.values
+    values = weight_average(whole).values
     assert {value.dtype for value in values} == {torch.float32}
     assert same_bytes(average_of(backend, whole), average_of(backend, again))
     assert whole.evaluate() and {p.dtype for p in whole.model.parameters()} == {
@@ -217,7 +218,7 @@ def test_arguments_that_contradict_each_other(arguments, given, words):
 
 def test_without_an_average_nothing_is_kept_or_stored(backend, arguments, tmp_path):
     trainer, _ = run(backend, arguments, save_strategy="steps", save_steps=4)
-    assert trainer._oneloop.run.update.modes.average.values == []
+    assert weight_average(trainer).values == []
     path = Path(tmp_path / "out" / "checkpoint-4")
     assert "average" not in json.loads((path / "run.json").read_text())
     assert "ema_decay" not in json.loads((path / "run.json").read_text())["course"]

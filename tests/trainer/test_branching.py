@@ -8,6 +8,7 @@ from oneloop import Trainer, TrainerCallback
 from oneloop.errors import ArgumentError
 from oneloop.optim.cooldown import Cooldown, cooldown_of
 from tests.backends.support import rows, same_bytes
+from tests.internals import run_id
 
 RUN = {"per_device_train_batch_size": 4, "learning_rate": 0.05, "save_strategy": "steps", "logging_steps": 1}
 PARENT = {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2, "max_steps": 7, "save_steps": 3}
@@ -51,7 +52,7 @@ def test_a_cooldown_from_a_checkpoint(backend, arguments, tmp_path):
     assert same_bytes(after.weights[4], before.weights[4]) and not same_bytes(after.weights[6], before.weights[6])
     again, _ = run(backend, arguments, tmp_path / "branch", str(tmp_path / "branch" / "checkpoint-5"), **given)
     assert rates(again) == rates(branch) and same_bytes(backend.weights(again.model), backend.weights(branch.model))
-    ids = [trainer._oneloop.run.id for trainer in (parent, branch)]
+    ids = [run_id(trainer) for trainer in (parent, branch)]
     assert ids[0] != ids[1]
     events = [json.loads(line) for line in (tmp_path / "branch" / "run.jsonl").read_text().splitlines()]
     assert [event["parent"] for event in events if event["event"] == "resumed"][0] == ids[0]

@@ -3,7 +3,7 @@
 import pytest
 
 from oneloop import Trainer, TrainingArguments
-from oneloop.errors import ArgumentError, ModelError, RefusedError
+from oneloop.errors import ArgumentError, ModelError, UnsupportedError
 from tests.backends.support import rows
 
 
@@ -105,7 +105,7 @@ def test_arguments_that_were_spoilt_after_they_were_made(backend, arguments):
 
 def test_what_a_machine_cannot_do_is_refused_before_training(backend, tmp_path):
     args = TrainingArguments(str(tmp_path), report_to="none", use_ipex=True)
-    with pytest.raises(RefusedError, match="use_ipex"):
+    with pytest.raises(UnsupportedError, match="use_ipex"):
         Trainer(backend.classifier(), args)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from oneloop import Trainer
 from oneloop.data.torch_randperm import randperm
-from oneloop.errors import RefusedError
+from oneloop.errors import UnsupportedError
 from tests.backends.support import available, rows, same_bytes
 
 RUN = {"per_device_train_batch_size": 4, "learning_rate": 0.1, "optim": "sgd", "data_order": "transformers", "seed": 7}
@@ -53,7 +53,9 @@ def test_lengths_need_torchs_generator(backend, arguments):
     if backend.name == "torch":
         Trainer(backend.classifier(), args, train_dataset=rows(22)).train()
         return
-    with pytest.raises(RefusedError, match="data_order='transformers' cannot be used on .* torch's default generator"):
+    with pytest.raises(
+        UnsupportedError, match="data_order='transformers' cannot be used on .* torch's default generator"
+    ):
         Trainer(backend.classifier(), args, train_dataset=rows(22))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from tests.backends.support import rows
+from tests.internals import backend_of
 from tests.trainer.test_data import indices_of, seen_by
 
 RUN = {
@@ -55,7 +56,7 @@ def test_a_sampler_function_of_any_kind(backend, arguments):
 
     def order(sampler_fn):
         loader = trainer._get_dataloader(data, "Training", 2, sampler_fn, is_training=True)
-        batches = list(trainer._oneloop.backend.loaders.iterate(loader))
+        batches = list(backend_of(trainer).loaders.iterate(loader))
         return indices_of([np.array(batch["x"]) for batch in batches], data)
 
     assert order(lambda dataset: reversed(range(len(dataset)))) == [5, 4, 3, 2, 1, 0]

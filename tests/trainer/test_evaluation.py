@@ -327,8 +327,8 @@ def test_what_comes_before_and_after_the_batches_of_an_evaluation(backend, argum
 
     trainer = Own(backend.classifier(), arguments(per_device_eval_batch_size=4), eval_dataset=rows(4))
     core = trainer._oneloop
-    for name in ("settle", "unsettle"):
+    for name in ("prepare_eval", "finish_eval"):
         monkeypatch.setattr(core.strategy, name, lambda model, name=name: seen.append(name))
     monkeypatch.setattr(core.backend.loaders, "close", lambda loader: seen.append("closed"))
     trainer.evaluate()
-    assert seen == ["settle", "batch", "closed", "unsettle"]
+    assert seen == ["prepare_eval", "batch", "closed", "finish_eval"]

@@ -6,6 +6,7 @@ import pytest
 from oneloop import Trainer, TrainerCallback, extension
 from oneloop.checkpoint.run_store import RunStore
 from tests.backends.support import rows
+from tests.internals import extension_of
 
 RUN = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 4}
 
@@ -60,7 +61,7 @@ class Counted(extension.Extension):
 @pytest.fixture
 def counted(monkeypatch):
     monkeypatch.setattr(extension, "_registered", [*extension._registered, Counted])
-    return lambda trainer: trainer._oneloop.extensions.of(Counted)
+    return lambda trainer: extension_of(trainer, Counted)
 
 
 def test_hooks_come_in_their_order(backend, trained, counted, tmp_path):
@@ -124,9 +125,9 @@ def test_hooks_that_an_extension_lacks_do_nothing(monkeypatch):
 
 def test_a_store_that_keeps_nothing_elsewhere(tmp_path):
     store = RunStore()
-    assert (store.is_used, store.checkpoints, store.fetch(True), store.share(tmp_path, None)) == (
+    assert (store.is_used, store.checkpoints, store.fetch(True), store.provide_checkpoint(tmp_path, None)) == (
         *(False, [], (True, []), tmp_path),
     )
-    assert store.parts(1, None) is None
+    assert store.sharded_save(1, None) is None
     with store.saving("folder") as folder:
         assert folder == "folder"

@@ -5,7 +5,7 @@ import pytest
 
 from oneloop.backends import loading
 from oneloop.errors import ModelError
-from oneloop.trainer.gathering import Gatherer, Pages, Rows
+from oneloop.trainer.gathering import NestedRows, Pages, Rows
 
 
 @pytest.fixture
@@ -85,14 +85,14 @@ def test_what_was_gathered_does_not_change_with_its_batch(backend, tensors):
 
 def test_no_batch_at_all(tensors):
     assert Rows(None, tensors).result() is None and Rows(3, tensors).result() is None
-    assert Gatherer(3, tensors).result() is None and Gatherer(3, tensors, as_list=True).result() is None
+    assert NestedRows(3, tensors).result() is None and NestedRows(3, tensors, as_list=True).result() is None
 
 
 # -- structures
 
 
 def test_structures_keep_their_shape(backend, tensors):
-    gatherer = Gatherer(3, tensors)
+    gatherer = NestedRows(3, tensors)
     for part in batches(2, 1):
         gatherer.add({"logits": (backend.tensor(part), [backend.tensor(part + 1), None]), "none": None})
     gatherer.add(None)  # a batch without labels, say
@@ -113,7 +113,7 @@ def test_structures_keep_their_shape(backend, tensors):
     ],
 )
 def test_a_batch_with_other_parts(tensors, first, second, words):
-    gatherer = Gatherer(None, tensors)
+    gatherer = NestedRows(None, tensors)
     gatherer.add(first)
     with pytest.raises(ModelError, match=words):
         gatherer.add(second)
@@ -121,7 +121,7 @@ def test_a_batch_with_other_parts(tensors, first, second, words):
 
 def test_batches_that_are_kept_apart(backend, tensors):
     """eval_do_concat_batches=False: neither their sizes nor their parts have to agree."""
-    gatherer = Gatherer(None, tensors, as_list=True)
+    gatherer = NestedRows(None, tensors, as_list=True)
     gatherer.add((backend.tensor(np.ones((2, 2), np.float32)),))
     gatherer.add(np.ones((1, 5), np.int64))
     first, second = gatherer.result()

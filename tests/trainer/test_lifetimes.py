@@ -40,8 +40,8 @@ pytest.importorskip("huggingface_hub")
 
 # Parts of the loop and of oneloop's insides: nobody outside of it calls them, see test_user_names.py.
 INTERNAL = {
-    *("accumulate", "agree", "call", "end_of_empty_epoch", "first_time", "interrupted", "is_dealt", "is_over"),
-    *("log_evaluate_save", "make_plan", "make_room", "open_epoch", "own_batches", "share_batches"),
+    *("accumulate", "agree", "call", "handle_empty_epoch", "is_first_report", "interrupted", "is_dealt", "is_over"),
+    *("log_evaluate_save", "make_plan", "make_room", "open_epoch", "local_batches", "share_batches"),
     "update",
 }
 APART = {"train", "hyperparameter_search"}  # which have tests of their own below

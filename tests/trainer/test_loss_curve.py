@@ -14,6 +14,7 @@ from oneloop.checkpoint import store
 from oneloop.trainer import loss_curve
 from oneloop.trainer.loss_curve import LossCurve, span
 from tests.backends.support import available, rows
+from tests.internals import run_id
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "max_steps": 7, "logging_steps": 500}
 SAVED = RUN | {"save_strategy": "steps", "save_steps": 3, "save_async": False}
@@ -47,7 +48,7 @@ def test_every_step_of_a_short_run(backend, trained, single, tmp_path):
     assert [step for step, _ in found] == [1, 2, 3, 4, 5, 6, 7]
     assert [loss for _, loss in found] == pytest.approx(single(backend), rel=1e-6)
     entries = lines(tmp_path / "out")
-    assert {entry["run"] for entry in entries} == {trainer._oneloop.run.id} and entries[-1]["time"] > 1e9
+    assert {entry["run"] for entry in entries} == {run_id(trainer)} and entries[-1]["time"] > 1e9
 
 
 def test_means_over_several_steps_that_end_at_checkpoints(backend, trained, single, tmp_path, monkeypatch):
@@ -129,22 +130,26 @@ def test_a_run_that_fails_has_its_last_losses(trained, single, tmp_path):
     assert [loss for _, loss in found] == pytest.approx(single(kit)[:5], rel=1e-6)
 
 
+def curve_of(skips):
+    return LossCurve(SimpleNamespace(args=SimpleNamespace(logging_nan_inf_filter=skips, nonfinite="stop")))
+
+
 def test_a_step_that_is_left_out_has_no_point(monkeypatch):
     """After a loss spike: the points of later steps are where they would be without it."""
-    points, curve = [], LossCurve(False)
-    curve._run = SimpleNamespace(plan=SimpleNamespace(max_steps=1000))  # two steps a point
+    points, curve = [], curve_of(False)
+    curve.is_on, curve.context.plan = True, SimpleNamespace(max_steps=1000)  # two steps a point
     monkeypatch.setattr(curve, "_write", points.extend)
     curve.extend([1.0, 3.0, 5.0])
-    curve.leave_out()
+    curve.add_gap()
     curve.extend([7.0])
-    curve.leave_out()
+    curve.add_gap()
     curve.extend([8.0, 9.0])
     assert [(point["step"], point["loss"]) for point in points] == [(2, 2.0), (4, 5.0), (6, 7.0), (8, 8.5)]
 
 
 def test_losses_that_are_not_finite():
     for skips, expected in ((False, ["nan", 1.0]), (True, [2.0, 1.0])):
-        curve = LossCurve(skips)
+        curve = curve_of(skips)
         curve._losses = [2.0, math.inf]
         first = curve._point()
         curve._losses = [1.0]

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,11 +12,13 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.data.order import Order
-from oneloop.errors import ArgumentError, CheckpointError, DataError, LossSpikeError, RefusedError
+from oneloop.distributed.mesh import Mesh
+from oneloop.errors import ArgumentError, CheckpointError, DataError, LossSpikeError, UnsupportedError
 from oneloop.report import summary
 from oneloop.report.log_reader import Directory
 from oneloop.trainer.loss_spikes import READ_EVERY, Rollback, RunningRange, Spike, SpikeGuard
 from tests.backends.support import rows, same_bytes
+from tests.internals import backend_of
 
 BATCH, SAMPLES, BAD = 4, 96, 17  # 24 steps; the bad one
 GUARD = {"loss_spike": "rollback", "loss_spike_window": 8, "save_strategy": "steps", "save_steps": 5}
@@ -47,7 +50,7 @@ def stored(folder, step, name="run.json"):
 def shown(folder):
     """What the report page lists."""
     directory = Directory(folder)
-    directory.look()
+    directory.read_new()
     return [(event["kind"], event["text"]) for event in summary.events(directory)]
 
 
@@ -123,7 +126,7 @@ def test_rollback_leaves_the_samples_out(backend, trained, tmp_path, caplog):
     assert f"step {BAD}: the loss is" in text and "Returning to" in text and str(samples_of(BAD)) in text
     listed = [each for each in shown(tmp_path / "out") if each[0] != "save_waited"]
     assert [kind for kind, _ in listed] == ["started", "rolled_back", "resumed", "ended"]
-    assert "to checkpoint-15; left out: step 17 (epoch 0, positions 64 to 67); samples" in listed[1][1]
+    assert "to checkpoint-15; skipped: step 17 (epoch 0, positions 64 to 67); samples" in listed[1][1]
 
 
 def test_a_run_that_leaves_them_out_from_the_beginning(backend, trained, tmp_path, monkeypatch):
@@ -132,7 +135,7 @@ def test_a_run_that_leaves_them_out_from_the_beginning(backend, trained, tmp_pat
     given |= {"logging_steps": 24}
     rolled_back = trained(backend.classifier(dropout=0.5), planted(BAD), **given)
     assert [event["to"] for event in events(tmp_path / "out", "rolled_back")] == ["checkpoint-15"]
-    monkeypatch.setattr(SpikeGuard, "check", lambda self, _: setattr(self, "left_out", {BAD}))
+    monkeypatch.setattr(SpikeGuard, "plan_ready", lambda self: setattr(self, "skipped_steps", {BAD}))
     expected = trained(backend.classifier(dropout=0.5), planted(BAD), output_dir=str(tmp_path / "expected"), **given)
     assert events(tmp_path / "expected", "rolled_back") == []
     assert same_bytes(backend.weights(rolled_back.model), backend.weights(expected.model))
@@ -140,6 +143,10 @@ def test_a_run_that_leaves_them_out_from_the_beginning(backend, trained, tmp_pat
         files = [tmp_path / run / "checkpoint-24" / name for run in ("out", "expected")]
         assert files[0].read_bytes() == files[1].read_bytes(), name
     assert rolled_back.state.log_history[0]["loss"] == expected.state.log_history[0]["loss"]
+    for run in ("out", "expected"):
+        assert stored(tmp_path / run, 24)["average"]["count"] == 24, "a step without an update is a step of the average"
+        points = [json.loads(line)["step"] for line in (tmp_path / run / "curve.jsonl").read_text().splitlines()]
+        assert points == [step for step in range(1, 25) if step != BAD]
 
 
 @pytest.mark.once_on("mindspore", "paddle")
@@ -191,7 +198,7 @@ def test_a_spike_of_the_gradient_norm(backend, trained, tmp_path):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             loss = super().compute_loss(model, inputs)
             if self.state.global_step + 1 == BAD:
-                loss = loss + 1e4 * (loss - self._oneloop.backend.tensors.detach(loss))
+                loss = loss + 1e4 * (loss - backend_of(self).tensors.detach(loss))
             return loss
 
     trainer = trained(backend.classifier(), rows(SAMPLES), Steep, **RUN | GUARD)
@@ -303,9 +310,13 @@ def test_warn_changes_nothing(backend, trained, tmp_path, caplog):
     assert same_bytes(backend.weights(warned.model), backend.weights(plain.model))
 
 
-def guard_of(**run):
+def guard_of(**context):
     args = SimpleNamespace(loss_spike="warn", loss_spike_window=8, loss_spike_threshold=10.0)
-    return SpikeGuard(SimpleNamespace(trainer=SimpleNamespace(args=args), run=SimpleNamespace(**run)))
+    return SpikeGuard(SimpleNamespace(args=args, rolled_back=None, **context))
+
+
+def source_of(path, same_samples=True):
+    return SimpleNamespace(path=path, same_samples=same_samples)
 
 
 def test_steps_that_follow_a_spike_are_the_same_spike(caplog):
@@ -318,11 +329,15 @@ def test_steps_that_follow_a_spike_are_the_same_spike(caplog):
 
 
 def test_all_processes_decide_by_the_values_of_the_main_process():
-    guard, of_main = guard_of(), [(1, {"loss": 2.0, "grad_norm": 3.0})]
-    guard.core.backend = SimpleNamespace(tensors=SimpleNamespace(scalars=np.array, is_tensor=lambda value: False))
-    guard.core.processes = SimpleNamespace(size=2, broadcast_object=lambda value: of_main)
-    guard.add(1, 2.5, 3.5)
-    guard.look()
+    of_main = [(1, {"loss": 2.0, "grad_norm": 3.0})]
+    guard = guard_of(
+        backend=SimpleNamespace(tensors=SimpleNamespace(scalars=np.array, is_tensor=lambda value: False)),
+        processes=SimpleNamespace(broadcast_object=lambda value: of_main),
+        mesh=Mesh.of_batches(2, 1),
+        engine=SimpleNamespace(norm=3.5),
+    )
+    guard.end_update(1, 2.5)
+    guard.check_pending()
     assert {name: list(known.recent) for name, known in guard.ranges.items()} == {"loss": [2.0], "grad_norm": [3.0]}
 
 
@@ -330,10 +345,11 @@ def test_rollbacks_before_the_checkpoint_are_kept_if_samples_are_others_now(capl
     made = [Rollback(Spike(last, "loss", 9.0, 1.0, 2.0), 4, last - 1, last, None) for last in (6, 9)]
     state = {"version": 1, "recent": {}, "rollbacks": [each.to_json() for each in made]}
     for fits, kept in ((True, made), (False, made[:1])):
-        guard = guard_of()
-        guard.load_state(state, 6, fits)
+        directory = SimpleNamespace(resolve=lambda path: path)
+        guard = guard_of(state=SimpleNamespace(global_step=6), checkpointer=SimpleNamespace(directory=directory))
+        guard.load({"spikes": state}, source_of(Path("checkpoint-6"), fits))
         assert guard.rollbacks == tuple(kept)
-        assert guard.left_out == {step for each in kept for step in (each.first, each.last)}
+        assert guard.skipped_steps == {step for each in kept for step in (each.first, each.last)}
     assert sum("they are not left out" in record.message for record in caplog.records) == 1
 
 
@@ -349,7 +365,7 @@ def test_refused_before_the_first_step(backend, arguments):
             arguments(loss_spike="rollback", **given)
 
     online = type("Online", (Trainer,), {"__module__": "trl.online", "_buffered_inputs": None})
-    with pytest.raises(RefusedError, match="Online, which generates its training data for several steps"):
+    with pytest.raises(UnsupportedError, match="Online, which generates its training data for several steps"):
         online(backend.classifier(), arguments(**RUN | GUARD), train_dataset=rows(SAMPLES)).train()
 
     class Once:
@@ -367,8 +383,9 @@ def test_refused_before_the_first_step(backend, arguments):
 def test_a_version_of_a_later_release_is_refused(backend, trained, tmp_path):
     trained(backend.classifier(), rows(SAMPLES), **RUN | GUARD | {"max_steps": 5})
     spikes = stored(tmp_path / "out", 5)["spikes"]
-    guard = SpikeGuard(Trainer(backend.classifier(), TrainingArguments(str(tmp_path / "new")))._oneloop)
-    guard.load_state(spikes, 5, fits=True)
+    trainer = Trainer(backend.classifier(), TrainingArguments(str(tmp_path / "new")))
+    guard, source = trainer._oneloop.run.spikes, source_of(tmp_path / "out" / "checkpoint-5")
+    guard.load({"spikes": spikes}, source)
     assert len(guard.ranges["loss"].recent) == len(guard.ranges["grad_norm"].recent) == 5
     with pytest.raises(CheckpointError, match="loss spikes of version 2"):
-        guard.load_state(spikes | {"version": 2}, 5, fits=True)
+        guard.load({"spikes": spikes | {"version": 2}}, source)

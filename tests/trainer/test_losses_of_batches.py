@@ -4,7 +4,7 @@ import pytest
 
 from oneloop import Trainer
 from tests.backends.support import rows
-from tests.following import follow
+from tests.emulation import emulate
 
 
 def test_losses_batch_by_batch_make_up_the_mean(backend, arguments):
@@ -24,7 +24,7 @@ def test_losses_batch_by_batch_make_up_the_mean(backend, arguments):
 @pytest.mark.parametrize("script", ["", "transformers"], ids=["own", "of_transformers"])
 def test_what_is_shown_of_a_batch(backend, arguments, monkeypatch, script):
     """In scripts of transformers the whole batch, and its loss for each sample; else the main input, and one loss."""
-    follow(monkeypatch, {script} - {""})
+    emulate(monkeypatch, {script} - {""})
     seen = []
 
     def compute(prediction, compute_result):
@@ -45,7 +45,7 @@ def test_what_is_shown_of_a_batch(backend, arguments, monkeypatch, script):
 
 
 def test_all_batches_together_have_their_main_input(backend, arguments, monkeypatch):
-    follow(monkeypatch, {"transformers"})
+    emulate(monkeypatch, {"transformers"})
     shapes = []
 
     def compute(prediction):

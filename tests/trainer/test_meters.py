@@ -1,34 +1,44 @@
 """Averages of losses and figures of speed, and what they do in odd cases."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from oneloop.backends import loading
 from oneloop.trainer import meter as meters
+from oneloop.trainer.loss_curve import LossCurve
 from oneloop.trainer.meter import LossMeter, speed_metrics
+from oneloop.trainer.part import Parts
 
 
 @pytest.fixture
 def meter(backend):
-    return lambda skip=False: LossMeter(loading.load(backend.name), skip)
+    return lambda skip=False: losses_of(loading.load(backend.name), skip)
+
+
+def losses_of(backend, skip):
+    args = SimpleNamespace(logging_nan_inf_filter=skip, nonfinite="stop")
+    context = SimpleNamespace(args=args, backend=backend, parts=Parts())
+    context.parts.add(LossCurve(context))
+    return LossMeter(context)
 
 
 def add(meter, backend, *losses):
     for loss in losses:
-        meter.add(backend.tensor(np.float32(loss)))
+        meter.end_update(1, backend.tensor(np.float32(loss)))
 
 
 def test_the_average_since_the_last_log_and_over_the_run(meter, backend):
     losses = meter()
-    assert losses.take() is None and losses.average() == 0.0
+    assert losses.pop_average() is None and losses.average() == 0.0
     add(losses, backend, 1.0, 2.0, 6.0)
-    assert losses.take() == 3.0
-    assert losses.take() is None, "there was no step since"
+    assert losses.pop_average() == 3.0
+    assert losses.pop_average() is None, "there was no step since"
     add(losses, backend, 5.0)
     assert losses.average() == 3.5
-    assert losses.take() == 5.0 and losses.average() == 3.5
+    assert losses.pop_average() == 5.0 and losses.average() == 3.5
 
 
 def test_losses_are_read_before_there_are_too_many(meter, backend):
@@ -45,23 +55,23 @@ def test_losses_that_are_not_finite(meter, backend, bad):
     skipping, plain = meter(True), meter()
     for losses in (skipping, plain):
         add(losses, backend, 2.0, bad, 4.0)
-    assert skipping.take() == 3.0 and skipping.average() == 3.0
-    assert not math.isfinite(plain.take())
+    assert skipping.pop_average() == 3.0 and skipping.average() == 3.0
+    assert not math.isfinite(plain.pop_average())
 
 
 def test_nothing_but_losses_that_are_not_finite(meter, backend):
     losses = meter(True)
     add(losses, backend, math.nan)
-    assert math.isnan(losses.take()) and math.isnan(losses.average()) and losses.take() is None
+    assert math.isnan(losses.pop_average()) and math.isnan(losses.average()) and losses.pop_average() is None
     add(losses, backend, 2.0)
-    assert losses.take() == 2.0 and losses.average() == 2.0
+    assert losses.pop_average() == 2.0 and losses.average() == 2.0
 
 
 def test_a_resumed_meter_knows_of_losses_that_are_not_finite(meter, backend):
     stopped, resumed = meter(True), meter(True)
     add(stopped, backend, math.nan)
-    resumed.load_state(stopped.state())
-    assert math.isnan(resumed.take()) and math.isnan(resumed.average())
+    resumed.load(stopped.state(), None)
+    assert math.isnan(resumed.pop_average()) and math.isnan(resumed.average())
 
 
 def test_a_resumed_meter_goes_on_with_the_same_bits(meter, backend):
@@ -69,19 +79,19 @@ def test_a_resumed_meter_goes_on_with_the_same_bits(meter, backend):
     for losses in (straight, stopped):
         add(losses, backend, 0.1, 1 / 3)
         losses.read()  # as a save does
-    resumed.load_state(stopped.state())
+    resumed.load(stopped.state(), None)
     for losses in (straight, resumed):
         add(losses, backend, 1e-9, 7.7)
     assert resumed.average().hex() == straight.average().hex() and resumed.steps == straight.steps == 4
-    assert resumed.take().hex() == straight.take().hex()
+    assert resumed.pop_average().hex() == straight.pop_average().hex()
 
 
 @pytest.mark.parametrize("value", [math.inf, -0.0, 0.1, 5e-324])
 def test_the_state_of_a_meter_is_exact(value):
-    first = LossMeter(None, False)
+    first = losses_of(None, False)
     first.total = first.since_log = value
-    second = LossMeter(None, False)
-    second.load_state(first.state())
+    second = losses_of(None, False)
+    second.load(first.state(), None)
     assert (second.total.hex(), second.since_log.hex()) == (value.hex(), value.hex())
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oneloop import Trainer
-from oneloop.errors import ModelError
+from oneloop import Trainer, TrainerCallback
+from oneloop.errors import ModelError, NoGradientsError
 from tests.backends.support import rows, same_bytes
+from tests.internals import backend_of, run_id
 
 STEPS = {"max_steps": 6, "learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}
 
@@ -87,10 +88,10 @@ def test_model_init_may_take_a_trial(backend, arguments):
 
 def test_training_again_goes_on_with_the_weights_in_a_new_run(backend, arguments):
     trainer = Trainer(backend.classifier(), arguments(**STEPS), train_dataset=rows(12))
-    first, run = trainer.train().training_loss, trainer._oneloop.run.id
+    first, run = trainer.train().training_loss, run_id(trainer)
     second = trainer.train()
     assert second.global_step == 6 and second.training_loss < first
-    assert trainer._oneloop.run.id != run
+    assert run_id(trainer) != run
 
 
 def test_nothing_to_train(backend, arguments):
@@ -108,7 +109,7 @@ def test_buffers_are_saved_and_loaded(backend, trained, tmp_path):
     options = STEPS | {"save_strategy": "steps", "save_steps": 3}
     trainer = trained(model, rows(12), **options)
     after = backend.weights(model)
-    buffers = after.keys() - {name for name, _ in trainer._oneloop.backend.models.named_parameters(model)}
+    buffers = after.keys() - {name for name, _ in backend_of(trainer).models.named_parameters(model)}
     assert any(not np.array_equal(after[name], fresh[name]) for name in buffers)
     other = backend.classifier(norm=True)
     last = str(tmp_path / "out" / "checkpoint-6")
@@ -150,3 +151,29 @@ def test_a_tokenizer_does_not_name_the_folder_that_it_is_asked_to_write(backend,
     assert (tmp_path / "model" / "words.json").read_text() == "[]"
     assert "an old format" in caplog.text and "saved in" not in caplog.text
     assert library.level == logging.INFO
+
+
+class Detached(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return backend_of(self).tensors.detach(super().compute_loss(model, inputs))
+
+
+class NoBackward(Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        return self.compute_loss(model, self._prepare_inputs(inputs))
+
+
+class FreezesAll(TrainerCallback):
+    def __init__(self, freeze):
+        self.freeze = freeze
+
+    def on_step_begin(self, args, state, control, model, **kwargs):
+        self.freeze(model)
+
+
+@pytest.mark.parametrize("how", ["detached", "no backward", "frozen"])
+def test_missing_gradients_are_the_same_error_on_each_framework(backend, trained, how):
+    trainer_class = {"detached": Detached, "no backward": NoBackward}.get(how, Trainer)
+    callbacks = [FreezesAll(backend.freeze)] if how == "frozen" else []
+    with pytest.raises(NoGradientsError, match="gradients|differentiated"):
+        trained(backend.classifier(), rows(12), trainer_class, callbacks=callbacks, **STEPS)

@@ -6,13 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from oneloop import Trainer
+from oneloop import Trainer, TrainerCallback
 from oneloop.backends import loading
-from oneloop.checkpoint.finite_values import BLOCK, is_finite
+from oneloop.checkpoint.preflight import BLOCK, is_finite
 from oneloop.data.order import Order
 from oneloop.errors import ModelError, NonFiniteError
 from oneloop.formats.safetensors_io import Raw
 from tests.backends.support import DEVICE, refuses_half, rows, same_bytes
+from tests.internals import backend_of, engine_of
 
 BATCH, SAMPLES = 4, 24
 RUN = {"learning_rate": 0.05, "per_device_train_batch_size": BATCH, "num_train_epochs": 1, "logging_steps": 1}
@@ -22,7 +23,7 @@ class Late(Trainer):
     """A CPU that behaves as an accelerator does: flags are read a step later."""
 
     def create_optimizer_and_scheduler(self, num_training_steps):
-        self._oneloop.engine.late = True
+        engine_of(self).late = True
         super().create_optimizer_and_scheduler(num_training_steps)
 
 
@@ -347,7 +348,7 @@ def test_buffers_that_code_changes_between_updates_keep_their_new_values(backend
                 copies = tensors.keep([b.current for b in ones], [None] * len(ones))
                 for copy in copies:
                     copy[...] = 7.0
-                tensors.put_back([b.current for b in ones], copies)
+                tensors.restore_copies([b.current for b in ones], copies)
 
         def on_step_end(self, args, state, control, **kwargs):
             if state.global_step == 3:
@@ -408,7 +409,7 @@ def spoiled(step, where):
 
         def on_step_end(self, args, state, control, **kwargs):
             if state.global_step == step:
-                backend = self.trainer._oneloop.backend
+                backend = backend_of(self.trainer)
                 found = dict(backend.models.named_parameters(self.trainer.model))
                 found |= {b.name: b.current for b in backend.models.buffers(self.trainer.model)}
                 tensors = [tensor for name, tensor in found.items() if where in name and len(tensor.shape) == 1]
@@ -416,7 +417,7 @@ def spoiled(step, where):
                 copies = backend.tensors.keep(tensors, [None] * len(tensors))
                 for copy in copies:
                     copy[...] = math.inf
-                backend.tensors.put_back(tensors, copies)
+                backend.tensors.restore_copies(tensors, copies)
 
     return Spoiled
 
@@ -466,7 +467,7 @@ def test_buffers_that_are_not_finite_from_the_start_are_saved(backend, arguments
     copies = module.tensors.keep(buffers, [None] * len(buffers))
     for copy in copies:
         copy[...] = math.inf
-    module.tensors.put_back(buffers, copies)
+    module.tensors.restore_copies(buffers, copies)
     args = arguments(save_strategy="steps", save_steps=6, **RUN)
     Trainer(model, args, train_dataset=rows(SAMPLES)).train()
     assert (tmp_path / "out" / "checkpoint-6").is_dir()
@@ -502,3 +503,26 @@ def test_an_optimizer_of_another_model(backend, arguments, own):
     with pytest.raises(ModelError, match="none of the model's parameters"):
         trainer.train()
     assert same_bytes(before, backend.weights(model))
+
+
+@pytest.mark.parametrize("at", [2, 3, 5])
+def test_averages_of_losses_do_not_depend_on_saves_in_between(backend, arguments, tmp_path, at):
+    """A save reads the losses; a loss that is not finite counts as the average of its log all the same."""
+    data, _ = poisoned(3)
+
+    class Saves(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_save = state.global_step == at
+            return control
+
+    def run(folder, callbacks, resume=None, **given):
+        args = arguments(output_dir=str(tmp_path / folder), nonfinite="skip", **{**RUN, "logging_steps": 4, **given})
+        trainer = Trainer(backend.classifier(), args, train_dataset=data, callbacks=callbacks)
+        found = trainer.train(resume_from_checkpoint=resume)
+        return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry], found.training_loss
+
+    plain = run("plain", [], save_strategy="no")
+    assert all(map(math.isfinite, plain[0])) and math.isfinite(plain[1])
+    assert run("saved", [Saves()], save_strategy="steps", save_steps=100) == plain
+    resumed = run("saved", [], tmp_path / "saved" / f"checkpoint-{at}", save_strategy="no")
+    assert resumed == plain

@@ -6,6 +6,7 @@ import pytest
 from oneloop import PredictionOutput, Trainer
 from oneloop.errors import ArgumentError
 from tests.backends.support import largest_difference, rows, same_bytes
+from tests.internals import backend_of
 
 STEPS = {"max_steps": 6, "learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}
 
@@ -81,7 +82,7 @@ def test_create_optimizer_and_scheduler_at_once(backend, trained):
     class Both(Trainer):
         def create_optimizer_and_scheduler(self, num_training_steps):
             super().create_optimizer_and_scheduler(num_training_steps)
-            self._oneloop.backend.optimizers.set_learning_rates(self.optimizer, [0.0] * len(self.get_learning_rates()))
+            backend_of(self).optimizers.set_learning_rates(self.optimizer, [0.0] * len(self.get_learning_rates()))
             self.lr_scheduler.step = lambda: None
 
     model = backend.classifier()
@@ -112,11 +113,11 @@ def test_get_decay_parameter_names(backend, trained):
         weights[cls] = backend.weights(model)
         with_decay = {
             id(p)
-            for g in trainer._oneloop.backend.optimizers.groups(trainer.optimizer)
+            for g in backend_of(trainer).optimizers.groups(trainer.optimizer)
             if g["weight_decay"]
             for p in g["params"]
         }
-        names = {name for name, p in trainer._oneloop.backend.models.named_parameters(model) if id(p) in with_decay}
+        names = {name for name, p in backend_of(trainer).models.named_parameters(model) if id(p) in with_decay}
         assert names == ({"hidden.weight", "head.weight"} if cls is Trainer else {"head.weight"})
     assert largest_difference(weights[Trainer], weights[HeadAlone]) > 1e-3
 
@@ -261,7 +262,7 @@ def test_get_optimizer_cls_and_kwargs_that_says_what_is_optimized(backend, train
     class HeadAlone(Trainer):
         def get_optimizer_cls_and_kwargs(self, args, model=None):
             cls, options = Trainer.get_optimizer_cls_and_kwargs(args, model)
-            named = dict(self._oneloop.backend.models.named_parameters(model))
+            named = dict(backend_of(self).models.named_parameters(model))
             weight, bias = named["head.weight"], named["head.bias"]
             groups = [{"params": [weight], "weight_decay": 0.5}, {"params": [bias]}]
             return cls, options | {name: [weight, bias] if name == "params" else groups}
@@ -271,7 +272,7 @@ def test_get_optimizer_cls_and_kwargs_that_says_what_is_optimized(backend, train
     trainer = trained(model, rows(12), HeadAlone, **STEPS)
     after = backend.weights(model)
     assert {key for key in before if not np.array_equal(before[key], after[key])} == {"head.weight", "head.bias"}
-    groups = trainer._oneloop.backend.optimizers.groups(trainer.optimizer)
+    groups = backend_of(trainer).optimizers.groups(trainer.optimizer)
     decay = [group["weight_decay"] for group in groups for _ in group["params"]]
     assert decay == ([0.0, 0.0] if name == "params" else [0.5, 0.0])
 
@@ -299,7 +300,7 @@ def test_an_optimizer_factory(backend, arguments):
 def test_groups_that_are_given_replace_those_of_a_frozen_model(backend, arguments):
     """A loss may have parameters although the model has none that are trained."""
     model, other = backend.classifier(), backend.classifier()
-    models = Trainer(model, arguments())._oneloop.backend.models
+    models = backend_of(Trainer(model, arguments())).models
     parameters = [p for _, p in models.named_parameters(other)]
 
     class OfOther(Trainer):
@@ -310,5 +311,5 @@ def test_groups_that_are_given_replace_those_of_a_frozen_model(backend, argument
     backend.freeze(model)
     trainer = OfOther(model, arguments())
     trainer.create_optimizer()
-    groups = trainer._oneloop.backend.optimizers.groups(trainer.optimizer)
+    groups = backend_of(trainer).optimizers.groups(trainer.optimizer)
     assert [id(p) for group in groups for p in group["params"]] == [id(p) for p in parameters]

@@ -21,6 +21,7 @@ from oneloop.data.collators.base import to_numpy
 from oneloop.errors import ArgumentError, DataError, ModelError
 from oneloop.trainer import packing
 from tests.backends.support import WORDS, same_bytes
+from tests.internals import backend_of
 
 
 def documents(lengths=(5, 3, 9, 1, 14, 6, 2, 8, 4, 7), seed=0):
@@ -35,7 +36,7 @@ def batches(trainer):
 
 def logits(backend, trainer, batch):
     inputs = {name: value for name, value in batch.items() if name != "labels"}
-    outputs = trainer._oneloop.backend.models.invoke(trainer.model, inputs)
+    outputs = backend_of(trainer).models.invoke(trainer.model, inputs)
     return backend.numpy(outputs["logits"] if isinstance(outputs, dict) else outputs.logits)
 
 

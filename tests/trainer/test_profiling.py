@@ -8,7 +8,7 @@ import pytest
 from oneloop import Trainer, TrainerCallback
 from oneloop.arguments.packages import installed
 from oneloop.backends import loading
-from oneloop.errors import ArgumentError, NonFiniteError, RefusedError
+from oneloop.errors import ArgumentError, NonFiniteError, UnsupportedError
 from oneloop.trainer import profiling
 from oneloop.trainer.profiling import Operator, operators, text
 from tests.backends.support import rows, same_bytes
@@ -127,7 +127,7 @@ def test_how_steps_are_named(arguments, value, stored):
 
 
 def test_mindtorch_refuses(arguments):
-    with pytest.raises(RefusedError, match="profile='3-5' cannot be used on mindtorch.*does not record mindtorch"):
+    with pytest.raises(UnsupportedError, match="profile='3-5' cannot be used on mindtorch.*does not record mindtorch"):
         arguments(profile=True).check_backend("mindtorch", "cpu")
 
 

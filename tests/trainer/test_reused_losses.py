@@ -5,6 +5,7 @@ import pytest
 from oneloop import Trainer
 from oneloop.backends._common.engines import TapeEngine
 from tests.backends.support import DEVICE, rows, same_bytes
+from tests.internals import backend_of
 
 
 class Reusing(Trainer):
@@ -14,7 +15,7 @@ class Reusing(Trainer):
 
     def training_step(self, *given, **named):
         loss = super().training_step(*given, **named)
-        framework = self._oneloop.backend.NAME
+        framework = backend_of(self).NAME
         if framework == "mindspore":
             return self._into_parameter(loss)
         loss = loss.detach()

@@ -8,9 +8,11 @@ import pytest
 
 from oneloop import EarlyStoppingCallback, Trainer, TrainerCallback
 from oneloop.checkpoint import get_last_checkpoint, resume, store
+from oneloop.checkpoint.reader import Checkpoint
 from oneloop.distributed.preemption import Preempted
 from oneloop.errors import CheckpointError
 from tests.backends.support import rows, same_bytes
+from tests.internals import backend_of
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "save_strategy": "steps"}
 
@@ -114,11 +116,11 @@ def test_a_checkpoint_of_another_framework_is_named_as_such(backend, arguments, 
     del data["layout"]  # as releases wrote it from which nothing could cross
     run.write_text(json.dumps(data))
     other = "torch" if backend.name == "paddle" else "paddle"
-    monkeypatch.setattr(trainer._oneloop.backend, "NAME", other)
+    monkeypatch.setattr(backend_of(trainer), "NAME", other)
     own = trainer._oneloop.run
-    own.plan = own._make_plan(None)
+    own.plan = own._plan_steps(None)
     with pytest.raises(CheckpointError, match=f"a run on {backend.name} before .* a model of {other}"):
-        resume.load_run(own, tmp_path / "checkpoint-2")
+        resume.load_run(own, Checkpoint(tmp_path / "checkpoint-2"))
 
 
 def test_a_checkpoint_of_more_processes_keeps_its_samples_per_update(backend, trained, tmp_path, caplog):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer, TrainerCallback
-from oneloop.checkpoint import contents, store
+from oneloop.checkpoint import capture, store
 from oneloop.distributed.preemption import Preempted
 from oneloop.integrations.hub.pushing import HubPushes
 from tests.backends.support import rows, same_bytes
@@ -95,7 +95,7 @@ class Started(Trainer):
 def trainer_of(backend, arguments, monkeypatch, phase, number):
     given = PHASES[phase][0](number)
     callback, setup = given.pop("callback", None), given.pop("setup", None)
-    for owner, name, key in ((contents.Contents, "write", "writing"), (HubPushes, "run_ended", "upload")):
+    for owner, name, key in ((capture.Contents, "write", "writing"), (HubPushes, "run_ended", "upload")):
         if key in given:
             monkeypatch.setattr(owner, name, sending(getattr(owner, name), given.pop(key)))
     callbacks = [] if callback is None else [callback]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from oneloop import Mixture, Trainer, TrainerCallback, TrainingArguments, default_data_collator
+from oneloop.distributed.mesh import Mesh
 from oneloop.report.log_reader import Directory
 from oneloop.report.page_data import run_page
 from oneloop.trainer.source_meter import MicroBatch, SourceMeter, Sums
@@ -161,39 +162,41 @@ class Two:
         self.other = other
 
     def all_gather_object(self, value):
-        return [value, (self.other.sums.lists(), self.other.wants_losses)]
+        return [value, (self.other.sums.lists(), self.other.logs_losses)]
 
 
 def meter(**given):
-    core = SimpleNamespace(trainer=SimpleNamespace(args=SimpleNamespace(mixture_metrics="loss")), **given)
-    return SourceMeter(core, ["a", "b"], None)
+    found = SourceMeter(SimpleNamespace(**given))
+    found.names, found.sampler, found.logs_losses = ["a", "b"], object(), True
+    found.sums, found.of_all = Sums.zero(2), Sums.zero(2)
+    return found
 
 
 def test_the_sums_of_all_processes_are_logged_and_stored():
     other = meter()
     other.sums.losses[:], other.sums.items[:], other.sums.tokens[:] = [3 << 24, 0], [1, 0], [10, 0]
-    first = meter(processes=Two(other))
+    first = meter(processes=Two(other), mesh=Mesh.of_batches(2))
     first.sums.losses[:], first.sums.items[:], first.sums.tokens[:] = [1 << 24, 2 << 24], [3, 1], [5, 7]
-    first.share()
+    first.before_save()
     stored = first.state()
-    assert stored == {"a": [15, 0, 4, 4 << 24], "b": [7, 0, 1, 2 << 24]}
-    assert first.take() == {"loss/a": 1.0, "loss/b": 2.0, "num_tokens/a": 15, "num_tokens/b": 7}
-    resumed = meter(processes=SimpleNamespace(is_main=True))
-    resumed.load_state(stored)
+    assert stored == {"sources": {"a": [15, 0, 4, 4 << 24], "b": [7, 0, 1, 2 << 24]}}
+    assert first.log() == {"loss/a": 1.0, "loss/b": 2.0, "num_tokens/a": 15, "num_tokens/b": 7}
+    resumed = meter(mesh=Mesh.of_batches(2))
+    resumed.load(stored, None)
     assert resumed.sums.lists() == ([15, 7], [0, 0], [4, 1], [4 << 24, 2 << 24])
-    resumed.load_state({"a": [15, 0, 4, 4 << 24]})  # b is new
+    resumed.load({"sources": {"a": [15, 0, 4, 4 << 24]}}, None)  # b is new
     assert resumed.sums.lists() == ([15, 0], [0, 0], [4, 0], [4 << 24, 0])
-    elsewhere = meter(processes=SimpleNamespace(is_main=False))
-    elsewhere.load_state(stored)
+    elsewhere = meter(mesh=Mesh.of_batches(2, 1))
+    elsewhere.load(stored, None)
     assert elsewhere.sums == Sums.zero(2)  # the main process has those of all
 
 
 def test_losses_are_logged_if_all_processes_know_them():
     other = meter()
-    other.wants_losses = False
-    first = meter(processes=Two(other))
+    other.logs_losses = False
+    first = meter(processes=Two(other), mesh=Mesh.of_batches(2))
     first.sums.losses[:], first.sums.items[:], first.sums.samples[:] = [1 << 24, 2 << 24], [3, 1], [3, 1]
-    assert first.take() == {"num_samples/a": 3, "num_samples/b": 1}
+    assert first.log() == {"num_samples/a": 3, "num_samples/b": 1}
 
 
 def test_rows_whose_loss_is_not_finite_do_not_count():
@@ -208,11 +211,10 @@ def test_rows_whose_loss_is_not_finite_do_not_count():
 def test_the_rows_of_a_process_of_two(sharding, tmp_path):
     data = Mixture({"a": Forever(), "b": Forever()}, [3, 1], stop=100)
     args = TrainingArguments(str(tmp_path), stream_sharding=sharding, report_to="none")
-    core = SimpleNamespace(
-        trainer=SimpleNamespace(args=args, train_dataset=data), processes=SimpleNamespace(size=2, rank=1)
-    )
-    run = SimpleNamespace(core=core, plan=SimpleNamespace(loader=None), sizes=SimpleNamespace(per_process=3))
-    found = SourceMeter.of(run)
+    trainer, plan = SimpleNamespace(train_dataset=data), SimpleNamespace(loader=None)
+    mesh = Mesh.of_batches(2, 1)
+    found = SourceMeter(SimpleNamespace(args=args, trainer=trainer, mesh=mesh, plan=plan, batch_size=3))
+    found.plan_ready()
     first = 15 if sharding == "samples" else 6  # with its own shards, a process mixes them by itself
     assert found.sampler(0, 2).tolist() == data.sources(np.arange(first, first + 3)).tolist()
     assert data.sources(np.arange(6, 9)).tolist() != data.sources(np.arange(15, 18)).tolist()
@@ -223,7 +225,7 @@ def test_the_page_has_a_chart_of_the_datasets(backend, trained, tmp_path):
         pytest.skip("the page reads the log, which is the same for all")
     trained(backend.classifier(), mixture(), output_dir=tmp_path / "run", **OPTIONS)
     found = Directory(tmp_path / "run")
-    found.look()
+    found.read_new()
     charts = {chart["title"]: chart["keys"] for chart in run_page(found)["charts"]}
     assert charts["training loss by dataset"] == [["loss/a", "a"], ["loss/b", "b"]]
     assert charts["samples by dataset"] == [["num_samples/a", "a"], ["num_samples/b", "b"]]

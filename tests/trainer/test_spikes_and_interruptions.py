@@ -12,6 +12,7 @@ import pytest
 from oneloop import Trainer, TrainerCallback
 from oneloop.checkpoint import store
 from tests.backends.support import names, rows
+from tests.internals import run_id
 from tests.trainer import spike_search
 from tests.trainer.spike_search import Case, Interruption, events, unbroken_run, wrong_with, wrong_with_unbroken
 
@@ -244,7 +245,7 @@ def test_a_run_that_was_branched_from_another(backend, tmp_path):
     ]
     assert seen == before
     (event,) = [each for each in events(folder, "resumed") if each["from"] == "checkpoint-10"]
-    assert event["run"] == trainer._oneloop.run.id and event["parent"] == events(folder, "started")[0]["run"]
+    assert event["run"] == run_id(trainer) and event["parent"] == events(folder, "started")[0]["run"]
 
 
 @pytest.mark.rare_on("mindspore", "paddle")

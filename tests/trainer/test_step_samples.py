@@ -10,7 +10,7 @@ from oneloop.trainer.step_samples import SHOWN, positions_of, samples_of
 
 
 def plan_of(samples, batch, world, accumulation, drop_last=False):
-    sampler = BatchSampler(partial(Order, samples, 42), batch, world, rank=world - 1, drop_last=drop_last)
+    sampler = BatchSampler(partial(Order, samples, 42), batch, world, shard_id=world - 1, drop_last=drop_last)
     steps = -(-len(sampler) // accumulation)
     return SimpleNamespace(
         loader=SimpleNamespace(batch_sampler=sampler), steps_per_epoch=steps, accumulation=accumulation

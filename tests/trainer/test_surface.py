@@ -11,6 +11,7 @@ from oneloop import Trainer
 from oneloop.compat.transformers import warn_unused_overrides
 from oneloop.trainer import validation
 from tests.backends.support import rows, same_bytes
+from tests.internals import backend_of, engine_of
 
 FLAGS = ("use_apex", "is_deepspeed_enabled", "is_fsdp_enabled", "is_fsdp_xla_enabled", "is_model_parallel")
 
@@ -26,7 +27,7 @@ def test_ways_to_train_that_are_not_taken(backend, arguments):
 
 def test_a_loss_scaler_is_seen(backend, arguments):
     trainer = Trainer(backend.classifier(), arguments())
-    trainer._oneloop.engine.scaler = scaler = object()
+    engine_of(trainer).scaler = scaler = object()
     assert trainer.scaler is scaler and trainer.do_grad_scaling is True
 
 
@@ -125,7 +126,7 @@ def test_so_are_those_of_other_data(backend, arguments):
 def test_one_value_goes_to_the_device(backend, arguments):
     trainer = Trainer(backend.classifier(), arguments())
     moved = trainer._prepare_input({"x": np.ones(2, np.float32), "name": "a"})
-    assert trainer._oneloop.backend.tensors.is_tensor(moved["x"]) and moved["name"] == "a"
+    assert backend_of(trainer).tensors.is_tensor(moved["x"]) and moved["name"] == "a"
 
 
 def test_the_learning_rate(backend, trained, arguments):

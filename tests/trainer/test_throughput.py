@@ -2,11 +2,14 @@
 
 import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from oneloop import Trainer, loop
+from oneloop.distributed.mesh import Axis, Mesh, Splits
 from oneloop.trainer import meter
 from oneloop.trainer.peak_flops import peak_flops
 from tests.backends.support import tagged
@@ -24,13 +27,18 @@ def padded(samples):
     return [sample | {"input_ids": sample["input_ids"] * [1, 0, 1, 0]} for sample in samples]
 
 
+def weights_of(trainer):
+    """How many weights take part in the operations of a token, each six times."""
+    return trainer.floating_point_ops({"input_ids": np.zeros((1, 1), np.int64)}) / 6
+
+
 def test_figures_of_a_run(backend, arguments, tmp_path):
     """Ratios do not depend on the speed: padding is half of the tokens, and the operations are six per weight."""
     given = {"include_num_input_tokens_seen": "non_padding", "device_peak_flops": 1e9}
     trainer = Trainer(backend.tagger(), arguments(**RUN, **given), train_dataset=padded(tagged([4] * 16)))
     trainer.processing_class = SimpleNamespace(pad_token_id=0)
     trainer.train()
-    weights = trainer._oneloop.model_info.matrix_parameters
+    weights = weights_of(trainer)
     found = lines(tmp_path)
     assert len(found) == 2 and weights
     for line in found:
@@ -65,9 +73,8 @@ def test_in_the_logs_if_asked(backend, arguments, tmp_path):
 def test_tokens_before_a_resume_are_not_in_its_speed(backend, arguments):
     trainer = Trainer(backend.tagger(), arguments(**RUN), train_dataset=tagged([4] * 16))
     measured = trainer._oneloop.run.meter
-    measured.losses.curve.start = lambda run, step: None
-    measured.work.load_state({"tokens": 1000, "flops": 0.0, "unpadded": 0})
-    measured.start(step=5)
+    measured.work.load({"work": {"tokens": 1000, "flops": 0.0, "unpadded": 0}}, None)
+    measured.begin_run()
     measured.work.tokens += 64
     measured.measure(seconds=2.0, steps=4, samples=16)
     assert measured.figures["tokens_per_second"] == 32.0
@@ -76,29 +83,33 @@ def test_tokens_before_a_resume_are_not_in_its_speed(backend, arguments):
     assert measured.figures["tokens_per_second"] == 16.0
 
 
-def test_counts_of_two_processes(backend, arguments):
-    """Stored counts are sums: one process goes on with them, and the next sums have them once."""
+TWO = [Mesh.of_batches(2, rank) for rank in range(2)]
+PAIRS = [Mesh((Axis("data", 2, Splits.BATCH), Axis("tensor", 2, Splits.WEIGHTS)), rank) for rank in range(4)]
+
+
+@pytest.mark.parametrize("meshes", [TWO, PAIRS], ids=["two", "two pairs with the same batch"])
+def test_counts_of_two_batches(meshes, backend, arguments):
+    """Stored counts are sums: one batch goes on with them, and the next sums have them once."""
     trainer = Trainer(backend.tagger(), arguments(**RUN, include_num_input_tokens_seen=True), train_dataset=[])
-    core, stored = trainer._oneloop, {"tokens": 1000, "flops": 0.0, "unpadded": 900}
+    core, stored = trainer._oneloop, {"work": {"tokens": 1000, "flops": 0.0, "unpadded": 900}}
     works = []
-    for is_main in (True, False):
-        processes = SimpleNamespace(
-            size=2, is_main=is_main, all_gather=lambda own: [each.own_counts() for each in works]
-        )
-        works.append(meter.WorkMeter(SimpleNamespace(trainer=trainer, processes=processes, model_info=core.model_info)))
-        works[-1].load_state(stored)
+    for mesh in meshes:
+        processes = SimpleNamespace(all_gather=lambda own: [each.local_counts() for each in works])
+        given = {"args": trainer.args, "trainer": trainer, "processes": processes, "mesh": mesh}
+        works.append(meter.WorkMeter(SimpleNamespace(**given, model_info=core.model_info)))
+        works[-1].load(stored, None)
         works[-1].tokens += 8
     works[1].store(trainer.state)
     assert trainer.state.num_input_tokens_seen == 1016
-    assert trainer.state.total_flos == 6 * 1016 * core.model_info.matrix_parameters
+    assert trainer.state.total_flos == 6 * 1016 * weights_of(trainer)
 
 
 def test_counts_of_a_run_that_another_trainer_started(backend, arguments):
     trainer = Trainer(backend.tagger(), arguments(**RUN), train_dataset=[])
-    work, weights = trainer._oneloop.run.meter.work, trainer._oneloop.model_info.matrix_parameters
-    work.start_from(6.0 * weights * 50, 70)
+    work, weights = trainer._oneloop.run.work, weights_of(trainer)
+    work.load_from_other_trainer(Path(), {"total_flos": 6.0 * weights * 50, "num_input_tokens_seen": 70})
     assert (work.tokens, work.unpadded) == (70, 70)
-    work.start_from(6.0 * weights * 50, 0)  # by their operations
+    work.load_from_other_trainer(Path(), {"total_flos": 6.0 * weights * 50})  # by their operations
     assert work.tokens == 50
 
 

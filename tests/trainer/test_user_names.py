@@ -10,9 +10,9 @@ from oneloop import Trainer
 from tests.backends.support import available, rows, same_bytes
 
 INTERNAL = (
-    *("accumulate", "agree", "backend", "call", "end_of_empty_epoch", "engine", "first_time", "interrupted"),
+    *("accumulate", "agree", "backend", "call", "handle_empty_epoch", "engine", "is_first_report", "interrupted"),
     *("is_dealt", "is_over", "team", "log_evaluate_save", "losses", "make_plan", "make_room", "memory", "open_epoch"),
-    *("own_batches", "share_batches", "strategy", "processes", "update"),
+    *("local_batches", "share_batches", "strategy", "processes", "update"),
 )
 # For scripts: of oneloop's own, of PaddleNLP's and of older releases of transformers.
 OFFERED = (
@@ -113,7 +113,7 @@ def plain(backend, arguments, tmp_path):
     [(name, way) for name in (*INTERNAL, *OFFERED) for way in WAYS if name not in ONCE or way == "method"],
 )
 def test_a_name_of_the_subclass(backend, arguments, tmp_path, plain, name, way):
-    used_up = name == "end_of_empty_epoch"
+    used_up = name == "handle_empty_epoch"
     trainer = run(subclass([name], way), backend, arguments, tmp_path / "own", used_up)
     assert same_bytes(backend.weights(trainer.model), plain(used_up))
     assert trainer.is_its_own()

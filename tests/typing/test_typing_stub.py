@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from oneloop import enums
+from oneloop import OptimizerNames, enums
 from oneloop.arguments import (
     AcceleratorConfig,
     CompressionArguments,
@@ -22,7 +22,7 @@ from oneloop.arguments import (
     values,
 )
 from oneloop.arguments.aliases import resolve
-from oneloop.arguments.fixed import SETTLED
+from oneloop.arguments.fixed import FIXED_ARGUMENTS
 from oneloop.arguments.paddleformers import NO_ATTRIBUTES
 
 CLASSES = {
@@ -32,6 +32,7 @@ CLASSES = {
 }
 NAMES = {
     **vars(enums),
+    "OptimizerNames": OptimizerNames,
     **vars(given),
     "AcceleratorConfig": AcceleratorConfig,
     "Any": Any,
@@ -42,7 +43,7 @@ NAMES = {
 GIVEN = {
     "Number": (1, 0.5, "1e-4", np.float32(0.5), np.int64(3)),
     "Integer": (3, 1e3, "12", np.int64(3)),
-    "Switch": (True, np.True_, 0, 1, *typing.get_args(typing.get_args(given.Switch)[-1])),
+    "bool": (True, np.True_, 0, 1, *values.TRUE_WORDS, *values.FALSE_WORDS, "True", "False"),  # text, of a command line
     "Text": ("a", Path("a")),
     "Words": ("a,b", "a b", '["a", "b"]', ["a"], ("a", "b"), {"a"}, frozenset("a")),
     "JsonDict": ({"a": 1}, '{"a": 1}'),
@@ -50,7 +51,7 @@ GIVEN = {
 CONVERTERS = {
     "Number": (values.to_number, values.to_float, values.to_steps),
     "Integer": (values.to_int,),
-    "Switch": (values.to_bool,),
+    "bool": (values.to_bool,),
     "Text": (values.to_text,),
     "Words": (values.to_words,),
     "JsonDict": (values.to_mapping, values.to_config),
@@ -102,7 +103,7 @@ def test_constructors_take_every_spelling_and_nothing_else(name):
     typed = [item.arg for item in signature.kwonlyargs]
     stored = {item.name for item in fields(cls)} - {"output_dir"}
     assert len(typed) == len(set(typed))
-    assert set(typed) == stored | set(cls.__aliases__) | set(SETTLED)
+    assert set(typed) == stored | set(cls.__aliases__) | set(FIXED_ARGUMENTS)
     resolve(cls, dict.fromkeys([*stored, *cls.__aliases__]))  # raises for a name that is not known
 
 
@@ -136,7 +137,7 @@ def test_attributes_hold_what_their_type_says(name, given_values):
 @pytest.mark.parametrize("kind", GIVEN)
 def test_what_a_type_admits_is_converted(kind):
     for convert in CONVERTERS[kind]:
-        assert convert.__annotations__["value"] in (kind, "Config")
+        assert convert.__annotations__["value"] in (kind, "Config", bool)
         for value in GIVEN[kind]:
             convert("argument", value)
 

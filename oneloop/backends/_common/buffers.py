@@ -14,7 +14,7 @@ class Buffer:
 
     name: str  # as in checkpoints
     layer: Any
-    place: dict[str, Any]  # of the layer, with the buffer under this key
+    container: dict[str, Any]  # of the layer, with the buffer under this key
     key: str
     tensor: Any = None  # before the current update
     copy: Any = None
@@ -22,7 +22,7 @@ class Buffer:
 
     @property
     def current(self) -> Any:
-        return self.place[self.key]
+        return self.container[self.key]
 
 
 class BufferCopies:
@@ -89,8 +89,8 @@ class BufferCopies:
     def _restore(self, buffers: list[Buffer], bad: Any) -> None:
         if bad is True:
             for buffer in buffers:
-                buffer.place[buffer.key] = buffer.tensor
-        self._tensors.put_back([b.current for b in buffers], [b.copy for b in buffers], bad)
+                buffer.container[buffer.key] = buffer.tensor
+        self._tensors.restore_copies([b.current for b in buffers], [b.copy for b in buffers], bad)
 
     def _is_small(self, buffer: Buffer) -> bool:
         return self._tensors.size(buffer.tensor) <= SMALL

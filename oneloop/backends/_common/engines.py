@@ -31,7 +31,7 @@ class WideAutocast:
 class TapeEngine(WideAutocast):
     """PyTorch and Paddle: a loss is differentiated after it was computed, and a scaler of the framework steps."""
 
-    strategy: Any  # set by the Trainer
+    strategy: Any  # set by the Trainer: of this framework
     dtype: Any
     scaler: Any
     parameters: list[Any]
@@ -61,7 +61,11 @@ class TapeEngine(WideAutocast):
         """Whether the loss or a gradient of the current update is not finite: a bool, or a flag on the device."""
         return self._bad
 
-    def stand_by(self) -> None:
+    def recorded(self, step: Callable[[], Any]) -> Any:
+        """Run an overridden training_step, whose backward passes accumulate the gradients."""
+        return step()
+
+    def skip_local_compute(self) -> None:
         """Called when this process had nothing to compute in an update: its gradients come from the others."""
         self._scaled = self.scaler is not None
 
@@ -93,7 +97,7 @@ class TapeEngine(WideAutocast):
 class FunctionEngine(WideAutocast):
     """MindSpore and mindtorch: a function is differentiated, oneloop scales, and all results are on the host."""
 
-    strategy: Any  # set by the Trainer
+    strategy: Any  # set by the Trainer: of this framework
     parameters: list[Any]
     scaler: Any
     nonfinite: str
@@ -109,7 +113,11 @@ class FunctionEngine(WideAutocast):
         """Whether the loss or a gradient of the current update is not finite."""
         return self._bad
 
-    def stand_by(self) -> None:
+    def recorded(self, step: Callable[[], Any]) -> Any:
+        """Run an overridden training_step, whose backward passes accumulate the gradients."""
+        return step()
+
+    def skip_local_compute(self) -> None:
         """Called when this process had nothing to compute in an update: its gradients come from the others."""
 
     def apply_update(self, optimizer: Any, step: int) -> int | None:
@@ -135,7 +143,7 @@ class FunctionEngine(WideAutocast):
         return step if before <= SMALLEST_LOSS_SCALE or self.loss_is_lost() else None
 
     def read_pending(self) -> int | None:
-        """There are no pending checks here."""
+        """None: there are no pending checks here."""
         return None
 
     # -- for logs and checkpoints

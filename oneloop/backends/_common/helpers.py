@@ -1,14 +1,12 @@
-"""What the backends share: nested values, calls of a model, and checks of names and shapes. No framework."""
+"""Helpers shared by the backends: nested values, calls of a model, and checks of names and shapes. No framework."""
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from ...errors import ArgumentError, CheckpointError, DataError, MissingPackageError, ModelError
+from ...errors import ArgumentError, CheckpointError, DataError, ModelError
 
 # -- nested values
 
@@ -41,13 +39,9 @@ def split(value: Any, parts: int, rows: int, is_array: Callable[[Any], bool]) ->
 # -- scalars
 
 
-def total(values: np.ndarray, skip_nonfinite: bool = False) -> float:
-    """The sum of scalars. With skip_nonfinite, a non-finite one counts as the mean of the finite ones, so that it does
-    not lower the average; NaN if none is finite."""
-    if not skip_nonfinite:
-        return float(values.sum())
-    finite = values[np.isfinite(values)]
-    return float(finite.sum()) * (len(values) / len(finite)) if len(finite) else math.nan
+def total(values: np.ndarray) -> float:
+    """The sum of scalars."""
+    return float(values.sum())
 
 
 # -- calls of a model
@@ -142,15 +136,15 @@ def compare_outputs(expected: list[Any], found: list[Any], tolerance: float = 1e
 # -- checkpoints
 
 
-def some(names: list[str], between: str = ", ", limit: int = 6) -> str:
-    """The first names of a list, and their number."""
+def preview(names: list[str], between: str = ", ", limit: int = 6) -> str:
+    """The first names of a list and the total count, for messages."""
     return between.join(names[:limit]) + (f"{between}... ({len(names)} in all)" if len(names) > limit else "")
 
 
-def check_fit(stored: Mapping[str, Any], own: Mapping[str, Any], source: str) -> None:
+def check_names_and_shapes(stored: Mapping[str, Any], own: Mapping[str, Any], source: str) -> None:
     """Compare the weights of a file with those of the model; one error lists every name and shape that does not
     match."""
-    problems = any_misfit(stored, own)
+    problems = find_mismatch(stored, own)
     if problems is not None:
         raise CheckpointError(
             f"the weights in {source} do not match the model: {problems}. Create the model that they were saved from, "
@@ -158,7 +152,7 @@ def check_fit(stored: Mapping[str, Any], own: Mapping[str, Any], source: str) ->
         )
 
 
-def any_misfit(stored: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
+def find_mismatch(stored: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
     """The names and shapes that do not match; None if all do."""
     missing = [name for name in own if name not in stored]
     extra = [name for name in stored if name not in own]
@@ -172,8 +166,8 @@ def any_misfit(stored: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
         for name in stored
         if name in own and kind_of(stored[name]) != kind_of(own[name])
     ]
-    problems = [f"missing: {some(missing)}"] * bool(missing)
-    problems += [f"not in the model: {some(extra)}"] * bool(extra) + [some(shapes, "; ")] * bool(shapes)
+    problems = [f"missing: {preview(missing)}"] * bool(missing)
+    problems += [f"not in the model: {preview(extra)}"] * bool(extra) + [preview(shapes, "; ")] * bool(shapes)
     return "; ".join(problems) or None
 
 
@@ -186,13 +180,13 @@ def kind_of(tensor: Any) -> str:
     return "bool" if "bool" in name else "complex" if name.startswith("c") else "int"
 
 
-def check_optimizer_fit(stored: set[str], own: set[str], source: str) -> None:
+def check_optimizer_names(stored: set[str], own: set[str], source: str) -> None:
     """Compare the parameters of an optimizer state with those of this run's optimizer."""
     if stored != own:
         raise CheckpointError(
             f"the optimizer state in {source} belongs to other parameters. Only there: "
-            f"{some(sorted(stored - own)) or 'none'}; only in this run: {some(sorted(own - stored)) or 'none'}. Use "
-            "the same model and the same frozen layers, or load the weights yourself and call train() without "
+            f"{preview(sorted(stored - own)) or 'none'}; only in this run: {preview(sorted(own - stored)) or 'none'}. "
+            "Use the same model and the same frozen layers, or load the weights yourself and call train() without "
             "resume_from_checkpoint."
         )
 
@@ -202,7 +196,7 @@ def check_optimizer_fit(stored: set[str], own: set[str], source: str) -> None:
 
 def optimizer_options(text: Any) -> dict[str, Any]:
     """optim_args with parsed values: "key=value, key=value", or a dict."""
-    return {key: typed(value) for key, value in options_from_text(text).items()}
+    return {key: parse_option_value(value) for key, value in options_from_text(text).items()}
 
 
 def options_from_text(text: Any) -> dict[str, str]:
@@ -217,31 +211,20 @@ def options_from_text(text: Any) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def typed(text: str) -> Any:
+def parse_option_value(text: str) -> Any:
     """A value of optim_args: a bool, None, a number, a tuple "(a|b)", or a string."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.lower() == "none":
         return None
     if text.startswith("(") and text.endswith(")"):
-        return tuple(typed(part) for part in text[1:-1].split("|"))
+        return tuple(parse_option_value(part) for part in text[1:-1].split("|"))
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             pass
     return text
-
-
-def from_package(name: str, module: str, attribute: str, argument: str) -> Any:
-    """An optimizer class of another package."""
-    if find_spec(module.split(".")[0]) is None:
-        raise MissingPackageError(f"optim={argument!r} needs the package {name}: pip install {name}")
-    found = __import__(module, fromlist=[attribute])
-    return getattr(found, attribute)
-
-
-# -- optimizers
 
 
 def parameter_groups(
@@ -274,7 +257,7 @@ def joined_groups(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_factory(value: Any) -> bool:
-    """Whether this is an optimizer factory as transformers 5 accepts it: called without arguments it returns a function
+    """Whether this is an optimizer factory: called without arguments it returns a function
     of the model and the options, which returns the optimizer. A class whose instances are such functions, or a function
     without required parameters; optimizers of MindSpore can be called as well, but have a construct method."""
     if isinstance(value, type):
@@ -301,7 +284,7 @@ def from_factory(factory: Any, model: Any, options: dict[str, Any], is_optimizer
 def given_groups(options: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, dict[str, Any]]:
     """The parameter groups that the options of an optimizer contain (None: they contain none), and the other options.
 
-    transformers has three names for them, the last of which counts.
+    Three names are in use for them, the last of which counts.
     """
     options, given = dict(options), None
     for name in ("params", "model", "optimizer_dict"):

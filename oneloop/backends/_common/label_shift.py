@@ -1,8 +1,8 @@
-"""What a model says about its labels: whether its loss compares position i with label i + 1. No framework.
+"""What a model declares about its labels: whether its loss compares position i with label i + 1. No framework.
 
-Its class's name is no answer: models of the same family differ. One that computes its loss with `loss_function`, as
-those of transformers do, is asked for that function, which is tried on two labels. Where nothing here answers, the
-Trainer computes it with the first batch (trainer/label_shift.py).
+Its class's name is no answer: models of the same family differ. One that computes its loss with a method
+`loss_function` is asked for that function, which is tried on two labels. Where nothing here answers, the Trainer
+computes it with the first batch (trainer/label_shift.py).
 """
 
 import inspect
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ... import libraries
 from ...introspect import mentions
 
-LIBRARIES = ("transformers", "mindnlp")
 LOSS = "loss_function"
 
 
@@ -46,7 +46,7 @@ def _function_shifts(function: Any, tensor: Callable[[np.ndarray], Any]) -> bool
         return None
 
 
-def seems_to_shift(cls: type) -> bool:
+def guess_label_shift(cls: type) -> bool:
     """A guess, for a model that declares nothing and whose loss cannot be computed beforehand: by its name, or by that
     of the class of a library that it is derived from."""
     base = next((each for each in cls.__mro__ if _library(each) is not None), cls)
@@ -55,4 +55,4 @@ def seems_to_shift(cls: type) -> bool:
 
 def _library(owner: Any) -> str | None:
     root = (getattr(owner, "__module__", None) or "").partition(".")[0]
-    return root if root in LIBRARIES else None
+    return root if root in libraries.MODELS else None

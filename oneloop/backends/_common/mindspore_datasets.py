@@ -60,11 +60,11 @@ def is_iterator(value: Any) -> bool:
     return any(base.__module__ == "mindspore.dataset.engine.iterators" for base in type(value).__mro__)
 
 
-def makes_batches(source: Any) -> bool:
+def yields_batches(source: Any) -> bool:
     """Whether the pipeline creates batches."""
     if any("Batch" in base.__name__ and base.__module__.startswith("mindspore.") for base in type(source).__mro__):
         return True
-    return any(makes_batches(child) for child in getattr(source, "children", ()))
+    return any(yields_batches(child) for child in getattr(source, "children", ()))
 
 
 def is_sharded(source: Any) -> bool:
@@ -75,7 +75,7 @@ def is_sharded(source: Any) -> bool:
     return any(is_sharded(child) for child in getattr(source, "children", ()))
 
 
-def leave_size_to(source: Any, batch_size: int) -> None:
+def check_pipeline_batch_size(source: Any, batch_size: int) -> None:
     """Handle a pipeline that creates batches when the arguments have a batch size too: batches of batches fit no model.
 
     Scripts may depend on such batches being used unchanged, whatever the arguments say.
@@ -85,7 +85,7 @@ def leave_size_to(source: Any, batch_size: int) -> None:
         return
     if behaviour.current().batched_pipelines_keep_batch_size:
         if batch_size != own:
-            _say_size_aside(own, batch_size)
+            _warn_batch_size_ignored(own, batch_size)
         return
     raise DataError(
         f"the dataset is already batched (dataset.batch() yields {own} samples at a time), but the batch size in the "
@@ -95,16 +95,16 @@ def leave_size_to(source: Any, batch_size: int) -> None:
 
 
 @functools.cache
-def _say_size_aside(own: int, batch_size: int) -> None:
-    """Once for each pair, since evaluations are repeated."""
+def _warn_batch_size_ignored(own: int, batch_size: int) -> None:
+    """Warn once for each pair of sizes, since evaluations are repeated."""
     logger.warning(
-        "The dataset creates batches of %d itself; the batch size in the arguments, %d, is ignored, as in MindNLP.",
+        "The dataset creates batches of %d itself; the batch size in the arguments, %d, is ignored.",
         own,
         batch_size,
     )
 
 
-def say_workers_aside(workers: int) -> None:
+def warn_workers_ignored(workers: int) -> None:
     if workers:
         logger.warning(
             "dataloader_num_workers=%d is ignored: a dataset of mindspore.dataset has its own workers "

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...errors import CheckpointError
-from ...formats.schema import Rule, alike, check, flag, integer, is_integer, number, optional, record, shown
-from .helpers import check_optimizer_fit, some
+from ...formats.schema import Rule, alike, check, flag, format_short, integer, is_integer, number, optional, record
+from .helpers import check_optimizer_names, preview
 
 Kind = tuple[tuple[int, ...], str | None]  # the shape of a tensor and the name of its type; None: any
 MOST_STEPS = 2**53
@@ -27,7 +27,7 @@ def check_class(data: Mapping[str, Any], cls: type, source: str) -> None:
     if stored is not None and stored != own:
         raise CheckpointError(
             f"the optimizer state in {source} is that of {stored}, but this run's optimizer is {own}. Set optim to the "
-            "one that the checkpoint was written with; or, to go on with another optimizer, load the weights of the "
+            "one that the checkpoint was written with; or, to continue with another optimizer, load the weights of the "
             "checkpoint into the model and call train() without resume_from_checkpoint."
         )
 
@@ -37,8 +37,8 @@ def check_names(groups: Iterable[Mapping[str, Any]], own: Iterable[str], source:
     listed, wanted = [name for group in groups for name in group["names"]], set(own)
     twice = sorted({name for name in listed if listed.count(name) > 1}) if len(set(listed)) < len(listed) else []
     if twice:
-        raise CheckpointError(f"the optimizer state in {source} names parameters twice: {some(twice)}")
-    check_optimizer_fit(set(listed), wanted, source)
+        raise CheckpointError(f"the optimizer state in {source} names parameters twice: {preview(twice)}")
+    check_optimizer_names(set(listed), wanted, source)
 
 
 def by_parameter(keys: Iterable[str], own: Iterable[str], source: str) -> dict[str, set[str]]:
@@ -58,7 +58,7 @@ def without_state(data: Mapping[str, Any], with_state: Iterable[str]) -> list[st
     return [name for group in data["groups"] for name in group["names"] if name not in known]
 
 
-def marked(data: dict[str, Any], with_state: Iterable[str]) -> dict[str, Any]:
+def with_stateless_parameters(data: dict[str, Any], with_state: Iterable[str]) -> dict[str, Any]:
     """What run.json has of an optimizer, with a note of the parameters without a state, so that a checkpoint from which
     some are missing is recognised."""
     data = {key: value for key, value in data.items() if key != "stateless"}
@@ -77,7 +77,7 @@ def check_complete(data: Mapping[str, Any], fields: Mapping[str, Any], source: s
         return
     missing = sorted(name for name, found in fields.items() if not found and name not in set(noted or ()))
     if missing:
-        raise CheckpointError(f"the optimizer state in {source} is incomplete: there is none for {some(missing)}")
+        raise CheckpointError(f"the optimizer state in {source} is incomplete: there is none for {preview(missing)}")
 
 
 def check_tensor(key: str, found: Kind, expected: Kind, source: str) -> None:
@@ -105,7 +105,7 @@ def check_count(value: Any, key: str, source: str) -> None:
     plain = value.item() if hasattr(value, "item") and math.prod(shape) == 1 else value
     good = (is_integer(plain) or isinstance(plain, float)) and math.isfinite(plain) and 0 <= plain < MOST_STEPS
     if not good:
-        shown_value = f"of shape {shape}" if shape else shown(plain)
+        shown_value = f"of shape {shape}" if shape else format_short(plain)
         raise CheckpointError(
             f"{key} of the optimizer state in {source} is {shown_value}, expected a number of updates"
         )

@@ -3,7 +3,7 @@
 import contextlib
 from typing import Any, NoReturn
 
-from ...errors import RefusedError
+from ...errors import UnsupportedError
 
 
 class UnsimulatedSteps:
@@ -26,8 +26,8 @@ class UnsimulatedSteps:
     def step_memory(
         self, core: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
     ) -> NoReturn:
-        """Not known before a step is computed."""
-        raise RefusedError(
+        """Raise an error: the memory is not known before a step is computed."""
+        raise UnsupportedError(
             f"activations are not known: {self.framework} cannot run a step on tensors without data. Peaks, and what "
             "fits, need them; train a few steps with skip_memory_metrics=False, which logs them"
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import MissingPackageError, RefusedError
+from ...errors import MissingPackageError, UnsupportedError
 
 _LEVEL = "GLOG_v"  # MindSpore reads it once, when it is imported
 _ERRORS_ONLY = _LEVEL not in os.environ
@@ -24,7 +24,7 @@ try:
     import mindspore
 except ImportError as failed:
     if "paddle" in sys.modules:
-        raise RefusedError(
+        raise UnsupportedError(
             f"MindSpore cannot be imported after PaddlePaddle ({failed}): their libraries conflict in this order. Move "
             "`import mindspore` before `import paddle`."
         ) from failed
@@ -43,7 +43,7 @@ def check_numpy(version: str, probe: Any) -> None:
     try:
         probe()
     except SystemError as error:
-        raise RefusedError(
+        raise UnsupportedError(
             f"MindSpore {mindspore.__version__} does not work with NumPy {version}: {error}. Install NumPy 1: "
             "pip install 'numpy<2'."
         ) from error
@@ -62,7 +62,7 @@ def scratch() -> str:
 
 
 @functools.cache
-def settle(target: str) -> None:
+def configure_execution(target: str) -> None:
     """Once per process: set how operations are run. On a CPU asynchronous launches only add overhead."""
     os.environ.setdefault("MS_OM_PATH", scratch())
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)

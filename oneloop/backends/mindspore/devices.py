@@ -57,7 +57,7 @@ def title(device: Device) -> str | None:
     return None
 
 
-def place(model: ms.nn.Cell, device: Device) -> ms.nn.Cell:
+def move_model(model: ms.nn.Cell, device: Device) -> ms.nn.Cell:
     """Set the device of the process; models have no device of their own."""
     current = ms.get_context("device_target")
     if current != device.target:
@@ -68,7 +68,7 @@ def place(model: ms.nn.Cell, device: Device) -> ms.nn.Cell:
                 f"device={str(device)!r}, but this process already uses {current}, and MindSpore cannot change "
                 f"it: {error}. Call mindspore.set_device({device.target!r}) at the start of the program."
             ) from error
-    bootstrap.settle(device.target)
+    bootstrap.configure_execution(device.target)
     return model
 
 

@@ -17,23 +17,23 @@ from mindspore.common._register_for_recompute import recompute_registry
 _WORDS = ("state", "inc")
 _MASK64 = 2**64 - 1
 
-stream = np.random.Generator(np.random.PCG64(0))
+generator = np.random.Generator(np.random.PCG64(0))
 
 
 def seed(value: int) -> None:
-    stream.bit_generator.state = np.random.PCG64(value).state
+    generator.bit_generator.state = np.random.PCG64(value).state
 
 
 def get_state() -> np.ndarray:
     """The generator's state: two numbers of 128 bits, and a half-used word."""
-    found: Any = stream.bit_generator.state
+    found: Any = generator.bit_generator.state
     wide = [part for word in _WORDS for part in (found["state"][word] >> 64, found["state"][word] & _MASK64)]
     return np.array([*wide, found["has_uint32"], found["uinteger"]], dtype=np.uint64)
 
 
 def set_state(array: np.ndarray) -> None:
     high, low, inc_high, inc_low, has, rest = (int(word) for word in array)
-    stream.bit_generator.state = {
+    generator.bit_generator.state = {
         "bit_generator": "PCG64",
         "state": {"state": high << 64 | low, "inc": inc_high << 64 | inc_low},
         "has_uint32": has,
@@ -43,7 +43,7 @@ def set_state(array: np.ndarray) -> None:
 
 def uniform(shape: tuple[int, ...]) -> np.ndarray:
     """Numbers from 0 up to 1, for masks and noise."""
-    return stream.random(shape, dtype=np.float32)
+    return generator.random(shape, dtype=np.float32)
 
 
 class Mask:
@@ -116,15 +116,15 @@ def _contexts() -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _remember(start: list[Any]) -> Iterator[None]:
-    start[:] = [stream.bit_generator.state]
+    start[:] = [generator.bit_generator.state]
     yield
 
 
 @contextlib.contextmanager
 def _repeat(start: list[Any]) -> Iterator[None]:
-    now = stream.bit_generator.state
-    stream.bit_generator.state = start[0]
+    now = generator.bit_generator.state
+    generator.bit_generator.state = start[0]
     try:
         yield
     finally:
-        stream.bit_generator.state = now
+        generator.bit_generator.state = now

@@ -13,7 +13,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
-from ...errors import ModelError
+from ...errors import ModelError, NoGradientsError
 from .._common.engines import FunctionEngine
 from .._common.loss_scaling import Scaler
 from . import dropout
@@ -22,7 +22,7 @@ from .devices import Device
 from .models import compute_in_half, unwrap
 from .optimizers import parameters_of
 
-WATCHES_OVERRIDES = True  # an overridden training_step is differentiated as a whole: see recorded
+RECORDS_TRAINING_STEP = True  # an overridden training_step is differentiated as a whole: see recorded
 
 
 class Engine(FunctionEngine):
@@ -102,7 +102,7 @@ class Engine(FunctionEngine):
             finally:
                 self._recorded = None
             if not losses:
-                raise ModelError(f"training_step computed no gradients. {_NO_BACKWARD}")
+                raise NoGradientsError(f"training_step computed no gradients. {_NO_BACKWARD}")
             total = losses[0]
             for loss in losses[1:]:
                 total = total + loss
@@ -115,7 +115,7 @@ class Engine(FunctionEngine):
         """Differentiate; returns the loss, and the other results of compute."""
         trainable = [p for p in self.parameters if p.requires_grad]
         if not trainable:
-            raise ModelError(_NO_GRADIENTS)
+            raise NoGradientsError(_NO_GRADIENTS)
         if self._differentiate[0] != [id(p) for p in trainable]:
             weights = ms.ParameterTuple(trainable)
             self._differentiate = (
@@ -154,7 +154,7 @@ class Engine(FunctionEngine):
             return loss, ops.stop_gradient(loss)
         return loss * self.scaler.scale, ops.stop_gradient(loss)
 
-    def stand_by(self) -> None:
+    def skip_local_compute(self) -> None:
         """Called when this process had nothing to compute in an update: its gradients come from the others."""
 
     def include(self, optimizer: Any) -> None:
@@ -175,7 +175,7 @@ class Engine(FunctionEngine):
         self.norm, self._bad = None, False
         held = [p for p in self.parameters if _held(p) is not None]
         if not held:
-            raise ModelError(_NO_GRADIENTS)
+            raise NoGradientsError(_NO_GRADIENTS)
         if self.max_grad_norm <= 0 and self.nonfinite == "ignore" and self.scaler is None:
             return
         factor = 1.0 if self.scaler is None else 1.0 / self.scaler.scale
@@ -232,9 +232,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _as_loss(loss: Any) -> ms.Tensor:
-    """Raise ModelError unless the loss is a tensor that depends on a parameter."""
+    """Raise NoGradientsError unless the loss is a tensor that depends on a parameter."""
     if not isinstance(loss, ms.Tensor) or not loss._requires_grad:
-        raise ModelError(
+        raise NoGradientsError(
             f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable parameter. "
             "Look for asnumpy(), item() or stop_gradient in its computation, or a frozen model."
         )

@@ -12,20 +12,20 @@ import numpy as np
 from ...data import worker_seeding
 from ...data.feistel import key_of
 from ...data.iterable import is_streamed
-from ...data.loader_options import Loading
+from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard
 from ...data.worker_pool import END, Workers
-from ...distributed.preemption import leave_to_main_process
+from ...distributed.preemption import ignore_job_signals
 from ...errors import DataError
 from .._common.mindspore_datasets import (
     Pipeline,
+    check_pipeline_batch_size,
     is_iterator,
     is_pipeline,
     is_sharded,
-    leave_size_to,
-    makes_batches,
     passing,
-    say_workers_aside,
+    warn_workers_ignored,
+    yields_batches,
 )
 from . import randomness, tensors
 
@@ -118,7 +118,7 @@ def _chunks(samples: Iterator[Any], size: int, drop_last: bool, loader: "Loader 
 
 def _serve(loader: Loader, number: int) -> Callable[[Any], Any]:
     """Called once in each worker: returns the function that creates a batch from a task, a list of indices."""
-    leave_to_main_process(number)
+    ignore_job_signals(number)
     tensors.in_worker = randomness.in_worker = True
     if loader.batch_sampler is not None:
         return partial(_fetched, loader)
@@ -128,14 +128,14 @@ def _serve(loader: Loader, number: int) -> Callable[[Any], Any]:
 
 def _walked(loader: Loader, worker: int) -> Iterator[Any]:
     """Each n-th batch of an iteration over all the data, which draws the same random numbers in every worker."""
-    worker_seeding.seed_streams("mindspore", loader.seed)
+    worker_seeding.seed_rngs("mindspore", loader.seed)
     for place, samples in enumerate(_chunks(iter(loader.dataset), loader.batch_size, loader.drop_last)):
         if place % loader.num_workers == worker:
             # The collator may draw between two batches: give it its own seed, so that the RNG of the data is
             # unaffected.
             walk = random.getstate(), np.random.get_state(), randomness.get_state()
             seed = key_of(loader.seed, place) >> 1
-            worker_seeding.seed_streams("mindspore", seed)
+            worker_seeding.seed_rngs("mindspore", seed)
             worker_seeding.current = (seed,)
             yield loader.collate_fn(samples)
             random.setstate(walk[0])
@@ -168,14 +168,14 @@ class Batched(Loader):
         return (only([batch]) for batch in self.dataset.rows())
 
 
-def _dealt_pipeline(dealt: ProcessShard) -> Any:
+def _sharded_pipeline(dealt: ProcessShard) -> Any:
     """A pipeline for several processes: it is sharded already, or its samples are sharded here."""
     source = dealt.source
     if is_sharded(source):
         return source
-    if makes_batches(source):
+    if yields_batches(source):
         raise DataError(
-            f"the dataset creates batches itself, which cannot be sharded over {dealt.world} processes. Shard it "
+            f"the dataset creates batches itself, which cannot be sharded over {dealt.shard_count} processes. Shard it "
             "with num_shards and shard_id where it reads its data, or remove dataset.batch()."
         )
     dealt.source = Pipeline(source)
@@ -206,12 +206,12 @@ def iterate(loader: Any) -> Iterator[Any]:
 
 
 def has_drawn_seed(loader: Any) -> bool | None:
-    """None: the seeds of workers are not drawn from the random streams."""
+    """None: the seeds of workers are not drawn from the random state."""
     return None
 
 
-def seed_apart(loader: Any) -> None:
-    """There is nothing to set apart."""
+def seed_without_drawing(loader: Any) -> None:
+    """Nothing to do: no loader draws the seeds of its workers from the random state."""
 
 
 def is_own(loader: Any) -> bool:
@@ -230,25 +230,31 @@ def is_iterable(dataset: Any) -> bool:
     return own or not hasattr(dataset, "__getitem__") or is_streamed(dataset)
 
 
-def make_loader(dataset: Any, asked: Loading) -> Loader:
+def make_loader(dataset: Any, loader_options: LoaderOptions) -> Loader:
     """Batches of a batch sampler, or in the order of an iterable. Iterating does not use the RNG of the model."""
     if isinstance(dataset, ProcessShard) and is_pipeline(dataset.source):
-        dataset = _dealt_pipeline(dataset)
+        dataset = _sharded_pipeline(dataset)
     if is_pipeline(dataset):
-        say_workers_aside(asked.workers)
-        if not makes_batches(dataset):
-            return Loader(Pipeline(dataset), asked.collate, None, asked.batch_size, asked.drop_last)
-        leave_size_to(dataset, asked.batch_size)
-        return Batched(Pipeline(dataset), asked.collate)
-    settings = {"ahead": asked.prefetch or 2, "context": asked.context or "fork", "in_order": asked.in_order}
+        warn_workers_ignored(loader_options.workers)
+        if not yields_batches(dataset):
+            return Loader(
+                Pipeline(dataset), loader_options.collate, None, loader_options.batch_size, loader_options.drop_last
+            )
+        check_pipeline_batch_size(dataset, loader_options.batch_size)
+        return Batched(Pipeline(dataset), loader_options.collate)
+    settings = {
+        "ahead": loader_options.prefetch or 2,
+        "context": loader_options.context or "fork",
+        "in_order": loader_options.in_order,
+    }
     return Loader(
         dataset,
-        asked.collator,
-        asked.batches,
-        asked.batch_size,
-        asked.drop_last,
-        asked.workers,
-        asked.persistent,
+        loader_options.collator,
+        loader_options.batches,
+        loader_options.batch_size,
+        loader_options.drop_last,
+        loader_options.workers,
+        loader_options.persistent,
         settings,
     )
 
@@ -262,9 +268,9 @@ def reseed_generator(dataset: Any, seed: int) -> None:
 
 
 def generator_states(loader: Any) -> list[Any]:
-    """None: samplers of MindSpore do not draw from generators."""
+    """No states: samplers of MindSpore do not draw from generators."""
     return []
 
 
 def set_generator_states(loader: Any, states: list[Any]) -> None:
-    """There is nothing to set."""
+    """Nothing to do: there are no generators to restore."""

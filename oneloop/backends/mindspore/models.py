@@ -7,7 +7,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from ...errors import ModelError, RefusedError
+from ...errors import ModelError, UnsupportedError
 from .._common import helpers, label_shift
 from .._common.buffers import Buffer
 from .._common.modes import outermost_in_eval
@@ -27,7 +27,7 @@ def unwrap(model: Any) -> nn.Cell:
 
 
 def is_adapter(model: nn.Cell) -> bool:
-    """Whether it is a PEFT model: never, since PEFT does not support MindSpore's cells."""
+    """Whether it trains and saves only an adapter: never, since no library of adapters supports cells."""
     return False
 
 
@@ -66,9 +66,9 @@ def shifts_labels(model: Any) -> bool | None:
     return label_shift.declared_shift(base, base.construct, ms.Tensor)
 
 
-def seems_to_shift(model: Any) -> bool:
+def guess_label_shift(model: Any) -> bool:
     """A guess, for a model that declares nothing and whose loss cannot be computed beforehand."""
-    return label_shift.seems_to_shift(type(base_of(model)))
+    return label_shift.guess_label_shift(type(base_of(model)))
 
 
 def counts_ignored(criterion: Any) -> bool:
@@ -167,7 +167,7 @@ def recompute(model: Any, options: dict[str, Any] | None) -> None:
         return
     blocks = _blocks(base)
     if not blocks:
-        raise RefusedError(
+        raise UnsupportedError(
             "gradient_checkpointing (recompute) needs a model built from blocks: an nn.CellList or "
             "nn.SequentialCell whose elements have weights, or a method gradient_checkpointing_enable. "
             f"{type(base).__name__} has none of them: put its layers into an nn.CellList, or remove the argument."
@@ -214,7 +214,7 @@ def compiled(model: Any, backend: str | None, mode: str | None) -> Compiled:
 def check_compiler(backend: str | None) -> None:
     """Raise an error before training for another compiler than MindSpore's."""
     if backend is not None and backend not in ("ms.jit", "jit", "mindspore"):
-        raise RefusedError(
+        raise UnsupportedError(
             f"torch_compile_backend (torchdynamo) {backend!r} is a compiler of PyTorch; on MindSpore models are "
             "compiled with mindspore.jit. Remove it, and use torch_compile=True."
         )

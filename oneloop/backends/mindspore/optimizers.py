@@ -8,13 +8,13 @@ import mindspore as ms
 from mindspore import nn, ops
 from mindspore.experimental import optim as experimental
 
-from ...errors import ArgumentError, RefusedError
+from ...errors import ArgumentError, UnsupportedError
+from ...optim.catalog import ADAMW_NAMES
 from ...optim.scheduler import scheduler_class as scheduler_class
 from .._common.helpers import optimizer_options
 from .optimizer_kernels import SGD, AdamW
 
 TWO_GROUPS = False
-ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
 
 _SIMPLE = {
     "sgd": SGD,
@@ -61,7 +61,7 @@ def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> An
 
 
 def parameters_of(optimizer: Any) -> list[ms.Parameter]:
-    """In the order in which the optimizer takes their gradients."""
+    """The parameters, in the order in which the optimizer takes their gradients."""
     return list(optimizer.parameters)
 
 
@@ -98,13 +98,13 @@ def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
             ops.assign(current, ms.Tensor(rate, ms.float32))
 
 
-def own_schedule(optimizer: Any) -> None:
+def attached_schedule(optimizer: Any) -> None:
     """The schedule inside an optimizer: none, since one of mindspore.nn with a schedule is an error, see above."""
 
 
-def schedule_alone(rate: float, factor: Callable[[int], float]) -> NoReturn:
+def make_standalone_schedule(rate: float, factor: Callable[[int], float]) -> NoReturn:
     """A schedule with which an optimizer can be created; only Paddle has such schedules."""
-    raise RefusedError(
+    raise UnsupportedError(
         "the schedule needs an optimizer, but there is none yet: call create_optimizer before create_scheduler."
     )
 

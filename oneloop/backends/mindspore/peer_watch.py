@@ -23,9 +23,9 @@ EVERY = 1.0  # seconds
 class PeerWatch:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.folder = _meeting_place()
+        self.folder = _rendezvous_folder()
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        self.signs = Heartbeat(rank, size, 10 * EVERY, self._write, self._read)
+        self.heartbeat = Heartbeat(rank, size, 10 * EVERY, self._write, self._read)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="oneloop-neighbours", daemon=True)
         self._thread.start()
@@ -42,7 +42,7 @@ class PeerWatch:
 
     def _run(self) -> None:
         while not self._stopped.wait(EVERY):
-            name = self.signs.seen_lost()
+            name = self.heartbeat.find_lost_rank()
             if name:
                 logger.error(
                     "%s. This process (%d of %d) cannot continue alone: msrun kills it as soon as its scheduler misses "
@@ -57,12 +57,12 @@ class PeerWatch:
     def close(self) -> None:
         self._stopped.set()
         self._thread.join(2 * EVERY)
-        self.signs.stop()
+        self.heartbeat.stop()
         if all('"left"' in (self._read(str(rank)) or "") for rank in range(self.size)):  # the last one
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _meeting_place() -> Path:
+def _rendezvous_folder() -> Path:
     """One for each start of msrun: a reused process id has another start time."""
     launcher = os.getppid()
     began = ""

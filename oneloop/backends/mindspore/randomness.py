@@ -77,11 +77,11 @@ def deterministic(on: bool = True) -> None:
     with bootstrap.quiet():
         ms.set_context(deterministic="ON" if on else "OFF")
     if on:
-        _say_what_is_not()
+        _warn_about_nondeterminism()
 
 
 @functools.cache
-def _say_what_is_not() -> None:
+def _warn_about_nondeterminism() -> None:
     logger.warning(
         "full_determinism on MindSpore: kernels that compute a logarithm (ops.log, ops.pow, ops.softplus, and "
         "ops.cross_entropy with them) may change the last bits of their results in their first launches on a CPU. "

@@ -38,7 +38,7 @@ SPEC = BackendSpec(
     tensor_format="ms",
     parallel=True,
     launcher=launched,
-    refusals="oneloop.backends.mindspore.refusals:REFUSALS",
-    by_itself=("dataloader_pin_memory", "eval_use_gather_object"),
+    unsupported="oneloop.backends.mindspore.unsupported:UNSUPPORTED",
+    handled_by_backend=("dataloader_pin_memory", "eval_use_gather_object"),
     optimizer_layout="oneloop.backends.mindspore.optimizer_layout:LAYOUT",
 )

@@ -75,7 +75,7 @@ def keep(tensors: Sequence[ms.Tensor], copies: Sequence[np.ndarray | None]) -> l
     return kept
 
 
-def put_back(tensors: Sequence[ms.Tensor], copies: Sequence[np.ndarray], where: bool = True) -> None:
+def restore_copies(tensors: Sequence[ms.Tensor], copies: Sequence[np.ndarray], where: bool = True) -> None:
     """Write copies into their tensors in place. The flag is on the host here."""
     for tensor, copy in zip(tensors, copies, strict=True):
         if where:

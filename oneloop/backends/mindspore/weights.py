@@ -8,10 +8,10 @@ import numpy as np
 from mindspore import nn, ops
 from safetensors.numpy import load_file
 
-from ...errors import CheckpointError, RefusedError
+from ...errors import CheckpointError, UnsupportedError
 from ...formats.safetensors_io import Raw, from_numpy, read_header
 from .._common import optimizer_checks as checks
-from .._common.helpers import check_fit, kind_of, some
+from .._common.helpers import check_names_and_shapes, kind_of, preview
 from .models import unwrap
 from .optimizers import is_optimizer, parameters_of
 
@@ -56,17 +56,17 @@ def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
     update overwrites."""
     array = _host(tensor)
     if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
-        buffer = room(array)
+        buffer = empty_like_host(array)
     np.copyto(buffer, array)
     return buffer
 
 
-def is_copied_by_threads(tensor: Any) -> bool:
+def allows_threaded_copy(tensor: Any) -> bool:
     """The training thread alone waits for the kernels that it has launched."""
     return False
 
 
-def room(tensor: Any) -> np.ndarray:
+def empty_like_host(tensor: Any) -> np.ndarray:
     """An uninitialised buffer for copies of a tensor."""
     array = _host(tensor)
     return np.empty(array.shape, array.dtype)
@@ -107,17 +107,17 @@ def load_model(model: Any, tensors: dict[str, Any], tied: dict[str, str], source
     for name, value in own.items():  # files of other writers omit tied names
         if name not in values and id(value) in by_place:
             values[name] = values[by_place[id(value)]]
-    check_fit(values, own, source)
+    check_names_and_shapes(values, own, source)
     for name, target in own.items():
         put(target, values[name])
 
 
 def save_adapter(model: Any, directory: Path, tensors: Any = None) -> NoReturn:
-    raise RefusedError("adapters (PEFT) are supported on PyTorch only, not on MindSpore.")
+    raise UnsupportedError("adapters are supported on PyTorch only, not on MindSpore.")
 
 
 def load_adapter(model: Any, directory: Path) -> NoReturn:
-    raise RefusedError("adapters (PEFT) are supported on PyTorch only, not on MindSpore.")
+    raise UnsupportedError("adapters are supported on PyTorch only, not on MindSpore.")
 
 
 # -- optimizers
@@ -210,8 +210,8 @@ def load_optimizer(
         missing, others = sorted({*fields, *counts} - {*tensors}), sorted({*tensors} - {*fields, *counts})
         raise CheckpointError(
             f"the optimizer state in {source} is not that of this run's {type(optimizer).__name__}. Missing: "
-            f"{some(missing) or 'none'}; not known: {some(others) or 'none'}. Use the optimizer and the options that "
-            "the checkpoint was written with."
+            f"{preview(missing) or 'none'}; not known: {preview(others) or 'none'}. Use the optimizer and the options "
+            "that the checkpoint was written with."
         )
     for name, target in fields.items():
         found = tuple(tensors[name].shape), kind_of(tensors[name])

@@ -4,13 +4,13 @@ from ..torch import framework_layout, memory, nan_hooks
 from . import (
     devices,
     engine,
+    external_checkpoint,
     loaders,
     models,
     optimizers,
     patches,
     randomness,
     tensors,
-    transformers_checkpoint,
     weights,
 )
 
@@ -26,7 +26,7 @@ __all__ = [
     "devices",
     "engine",
     "export",
-    "transformers_checkpoint",
+    "external_checkpoint",
     "loaders",
     "memory",
     "models",

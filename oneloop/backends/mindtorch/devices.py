@@ -8,19 +8,29 @@ import torch
 
 from ..torch.devices import available, empty_cache, kind, move, resolve, title
 
-__all__ = ["allow_tf32", "available", "empty_cache", "is_out_of_memory", "kind", "move", "place", "resolve", "title"]
+__all__ = [
+    "allow_tf32",
+    "available",
+    "empty_cache",
+    "is_out_of_memory",
+    "kind",
+    "move",
+    "move_model",
+    "resolve",
+    "title",
+]
 
 
 @functools.cache
-def _settle(kind: str) -> None:
+def _configure_execution(kind: str) -> None:
     """Once per process: on a CPU asynchronous launches are three times as slow, so they are disabled."""
     if kind == "cpu":
         mindspore.runtime.launch_blocking()
 
 
-def place(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+def move_model(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
     """The model on that device. Moving creates new tensors, so a model that is already there is not moved."""
-    _settle(device.type)
+    _configure_execution(device.type)
     if getattr(model, "hf_device_map", None) or all(p.device == device for p in model.parameters()):
         return model
     return model.to(device)

@@ -16,7 +16,7 @@ from mindspore.common.api import _pynative_executor
 from mindtorch.autograd import value_and_grad
 from torch import nn
 
-from ...errors import ModelError
+from ...errors import ModelError, NoGradientsError
 from .._common.engines import FunctionEngine
 from .._common.loss_scaling import Scaler
 from . import patches
@@ -25,7 +25,7 @@ from .tensors import from_numpy, to_numpy
 
 logger = logging.getLogger(__name__)
 
-WATCHES_OVERRIDES = False  # an overridden training_step calls loss_and_gradients; backward is an error
+RECORDS_TRAINING_STEP = False  # an overridden training_step calls loss_and_gradients; backward is an error
 
 
 class Engine(FunctionEngine):
@@ -68,13 +68,13 @@ class Engine(FunctionEngine):
         """The primitive of the loop: run compute and accumulate the gradients of its loss, divided by divisor."""
         trainable = [p for p in self.parameters if p.requires_grad]
         if not trainable:
-            raise ModelError(_NO_GRADIENTS)
+            raise NoGradientsError(_NO_GRADIENTS)
         scale = 1.0 if self.scaler is None else self.scaler.scale
 
         def forward() -> tuple[Any, Any]:
             loss = compute()
             if not isinstance(loss, torch.Tensor):
-                raise ModelError(
+                raise NoGradientsError(
                     f"the loss cannot be differentiated: it is a {type(loss).__name__}. Look for .item() or numpy() in "
                     "its computation."
                 )
@@ -112,7 +112,7 @@ class Engine(FunctionEngine):
         self.norm, self._bad = None, False
         held = [p for p in self.parameters if p.grad is not None]
         if not held:
-            raise ModelError(_NO_GRADIENTS)
+            raise NoGradientsError(_NO_GRADIENTS)
         if self.max_grad_norm <= 0 and self.nonfinite == "ignore" and self.scaler is None:
             return
         factor = 1.0 if self.scaler is None else 1.0 / self.scaler.scale
@@ -120,7 +120,7 @@ class Engine(FunctionEngine):
         if not math.isfinite(norm) or (self._loss is not None and not math.isfinite(self._loss)):
             self._bad = True
             return
-        self._look_at_zero(norm)
+        self._warn_about_zero_gradients(norm)
         if self.max_grad_norm > 0:
             factor *= min(1.0, self.max_grad_norm / (norm + 1e-6))
         if factor != 1.0:
@@ -129,7 +129,7 @@ class Engine(FunctionEngine):
                 array = to_numpy(p.grad)
                 p.grad = from_numpy(array.astype(np.float32, copy=False) * np.float32(factor)).to(p.device)
 
-    def _look_at_zero(self, norm: float) -> None:
+    def _warn_about_zero_gradients(self, norm: float) -> None:
         """Warn if all gradients are zero: here, a loss that depends on no parameter has zero gradients."""
         if norm == 0.0 and not self._warned:
             self._warned = True

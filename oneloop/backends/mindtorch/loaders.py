@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from ...data.loader_options import Loading
+from ...data.loader_options import LoaderOptions
 from .._common.mindspore_datasets import (
     Pipeline,
+    check_pipeline_batch_size,
     is_iterator,
     is_pipeline,
-    leave_size_to,
-    makes_batches,
     passing,
-    say_workers_aside,
+    warn_workers_ignored,
+    yields_batches,
 )
 from ..torch import loaders as on_torch
-from ..torch.loaders import begin_epoch, close, has_drawn_seed, iterate, seed_apart
+from ..torch.loaders import begin_epoch, close, has_drawn_seed, iterate, seed_without_drawing
 
 __all__ = [
     "begin_epoch",
@@ -28,7 +28,7 @@ __all__ = [
     "iterate",
     "make_loader",
     "reseed_generator",
-    "seed_apart",
+    "seed_without_drawing",
     "set_generator_states",
 ]
 
@@ -77,15 +77,17 @@ def is_iterable(dataset: Any) -> bool:
     return isinstance(dataset, Pipeline) or is_pipeline(dataset) or on_torch.is_iterable(dataset)
 
 
-def make_loader(dataset: Any, asked: Loading) -> Any:
+def make_loader(dataset: Any, loader_options: LoaderOptions) -> Any:
     """torch's loader; for a dataset of mindspore.dataset, one that iterates over it."""
     if not is_pipeline(dataset):
-        return on_torch.make_loader(dataset, asked)
-    say_workers_aside(asked.workers)
-    if makes_batches(dataset):
-        leave_size_to(dataset, asked.batch_size)
-        return PipelineLoader(Pipeline(dataset), asked.collate, None)
-    return PipelineLoader(Pipeline(dataset), asked.collate, asked.batch_size, asked.drop_last)
+        return on_torch.make_loader(dataset, loader_options)
+    warn_workers_ignored(loader_options.workers)
+    if yields_batches(dataset):
+        check_pipeline_batch_size(dataset, loader_options.batch_size)
+        return PipelineLoader(Pipeline(dataset), loader_options.collate, None)
+    return PipelineLoader(
+        Pipeline(dataset), loader_options.collate, loader_options.batch_size, loader_options.drop_last
+    )
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:
@@ -97,9 +99,9 @@ def reseed_generator(dataset: Any, seed: int) -> None:
 
 
 def generator_states(loader: Any) -> list[Any]:
-    """None: states of mindtorch's generators are not stored."""
+    """No states: those of mindtorch's generators are not stored."""
     return []
 
 
 def set_generator_states(loader: Any, states: list[Any]) -> None:
-    """There is nothing to set."""
+    """Nothing to do: there are no generators to restore."""

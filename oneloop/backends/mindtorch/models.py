@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from ...errors import RefusedError
+from ...errors import UnsupportedError
 from ..torch import models as on_torch
 from ..torch.models import (
     add_embedding_noise,
@@ -19,6 +19,7 @@ from ..torch.models import (
     eval_mode,
     forward_of,
     forward_parameters,
+    guess_label_shift,
     is_adapter,
     label_names,
     layers_in_eval,
@@ -26,7 +27,6 @@ from ..torch.models import (
     num_matrix_parameters,
     num_parameters,
     restore_mode,
-    seems_to_shift,
     shifts_labels,
     train_mode,
     unwrap,
@@ -59,7 +59,7 @@ __all__ = [
     "recompute",
     "restore_mode",
     "restore_values",
-    "seems_to_shift",
+    "guess_label_shift",
     "shifts_labels",
     "to_half",
     "train_mode",
@@ -86,7 +86,7 @@ def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
     base = unwrap(model)
     blocks = on_torch._blocks(base)
     if not blocks:
-        raise RefusedError(
+        raise UnsupportedError(
             "gradient_checkpointing (recompute) needs a model built from blocks: an nn.ModuleList or "
             f"nn.Sequential whose elements have weights. {type(base).__name__} has none: remove the argument."
         )
@@ -108,7 +108,7 @@ def compiled(model: nn.Module, backend: str | None, mode: str | None) -> NoRetur
 
 
 def check_compiler(backend: str | None) -> NoReturn:
-    raise RefusedError("torch_compile and jit_mode_eval have no compiler under mindnlp. Remove them.")
+    raise UnsupportedError("torch_compile and jit_mode_eval have no compiler under mindnlp. Remove them.")
 
 
 def to_half(model: nn.Module, kind: str) -> nn.Module:

@@ -5,24 +5,23 @@ from typing import Any
 import torch
 
 from ...errors import ArgumentError
+from ...optim.catalog import ADAMW_NAMES
 from ...optim.scheduler import scheduler_class
 from .._common.helpers import optimizer_options
 from ..torch.optimizers import (
-    ADAMW_NAMES,
     attach,
+    attached_schedule,
     build,
     group_of,
     groups,
     is_optimizer,
     learning_rates,
-    own_schedule,
-    schedule_alone,
+    make_standalone_schedule,
     set_learning_rates,
 )
 from .adamw import SGD, AdamW
 
 __all__ = [
-    "ADAMW_NAMES",
     "TWO_GROUPS",
     "attach",
     "build",
@@ -31,8 +30,8 @@ __all__ = [
     "groups",
     "is_optimizer",
     "learning_rates",
-    "own_schedule",
-    "schedule_alone",
+    "attached_schedule",
+    "make_standalone_schedule",
     "scheduler_class",
     "set_learning_rates",
 ]

@@ -7,25 +7,25 @@ import numpy as np
 import torch
 
 from ...data.torch_randperm import randperm as randperm
-from . import random_stream
+from . import random_generator
 
 
 def seed(value: int) -> None:
     """Seed every generator of the framework. Weights are drawn from NumPy's RNG, which the core seeds."""
     torch.manual_seed(value % 2**63)
-    random_stream.seed(value)
+    random_generator.seed(value)
 
 
 def get_state() -> dict[str, np.ndarray]:
     """The state of every RNG that training may use."""
     generator = np.array(torch.get_rng_state().asnumpy())
-    return {"mindtorch.stream": random_stream.get_state(), "mindtorch.generator": generator}
+    return {"mindtorch.stream": random_generator.get_state(), "mindtorch.generator": generator}
 
 
 def set_state(state: dict[str, Any]) -> None:
     """Restore the result of get_state; the state of other frameworks is skipped."""
     if "mindtorch.stream" in state:
-        random_stream.set_state(state["mindtorch.stream"])
+        random_generator.set_state(state["mindtorch.stream"])
     if "mindtorch.generator" in state:
         torch.set_rng_state(mindspore.Tensor(np.array(state["mindtorch.generator"])))
 

@@ -7,7 +7,7 @@ from mindspore import nn as cells
 from mindspore.common.recompute import _RecomputeCell
 
 from .._common.helpers import map_tensors
-from .random_stream import stream
+from .random_generator import generator
 from .tensors import is_tensor
 
 
@@ -35,13 +35,13 @@ class _Block(cells.Cell):
         block, options, place = self._run
         args = _at(args, place)
         if self._drawn is None:
-            self._drawn = stream.bit_generator.state
+            self._drawn = generator.bit_generator.state
             return block._recomputed_forward(*args, **options)
-        now, stream.bit_generator.state = stream.bit_generator.state, self._drawn
+        now, generator.bit_generator.state = generator.bit_generator.state, self._drawn
         try:
             return block._recomputed_forward(*args, **options)
         finally:
-            stream.bit_generator.state = now
+            generator.bit_generator.state = now
 
 
 def _at(value: Any, place: torch.device) -> Any:

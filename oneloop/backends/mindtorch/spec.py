@@ -15,19 +15,19 @@ SPEC = BackendSpec(
     listed=False,
     active_when_imported="mindtorch",
     replaces=("torch", "mindspore"),
-    refused_replacements={
+    unsupported_replacements={
         "mindspore": (
             "{model} is a mindspore.nn.Cell, and mindnlp is imported, which changes MindSpore's tensors. Train it in a "
             "process that does not import mindnlp, or write it as a torch.nn.Module."
         )
     },
-    refused_modules={
+    unsupported_modules={
         "mindnlp.core": (
             "{model} is a model of MindNLP 0.4, whose modules are neither MindSpore's nor mindtorch's. Use MindNLP "
             "0.5, where mindnlp.transformers has the same models, or write it as a mindspore.nn.Cell."
         )
     },
-    refusals="oneloop.backends.mindtorch.refusals:REFUSALS",
+    unsupported="oneloop.backends.mindtorch.unsupported:UNSUPPORTED",
     inherits="torch",
     optimizer_layout="oneloop.backends.torch.optimizer_layout:LAYOUT",
 )

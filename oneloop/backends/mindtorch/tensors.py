@@ -27,7 +27,7 @@ __all__ = [
     "keep",
     "lerp",
     "memory_of",
-    "put_back",
+    "restore_copies",
     "row_losses",
     "scalars",
     "size",
@@ -88,7 +88,7 @@ def keep(tensors: Sequence[Tensor], copies: Sequence[np.ndarray | None]) -> list
     return [to_numpy(tensor).copy() for tensor in tensors]
 
 
-def put_back(tensors: Sequence[Tensor], copies: Sequence[np.ndarray], where: bool = True) -> None:
+def restore_copies(tensors: Sequence[Tensor], copies: Sequence[np.ndarray], where: bool = True) -> None:
     """Write copies into their tensors in place. The flag is on the host here."""
     for tensor, copy in zip(tensors, copies, strict=True):
         if where:

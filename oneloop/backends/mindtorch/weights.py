@@ -11,7 +11,7 @@ from ...errors import CheckpointError
 from ...formats import safetensors_io as files
 from ...formats.safetensors_io import Raw
 from .._common import optimizer_checks as checks
-from .._common.helpers import check_fit
+from .._common.helpers import check_names_and_shapes
 from ..torch import weights as torch_weights
 from ..torch.weights import LAYOUT, group_options, load_adapter, model_tensors, optimizer_names, plain_options
 from .models import unwrap
@@ -21,7 +21,7 @@ __all__ = [
     "LAYOUT",
     "copy_to",
     "group_options",
-    "is_copied_by_threads",
+    "allows_threaded_copy",
     "load_adapter",
     "load_model",
     "load_optimizer",
@@ -30,7 +30,7 @@ __all__ = [
     "optimizer_names",
     "optimizer_state",
     "raw",
-    "room",
+    "empty_like_host",
     "save_adapter",
 ]
 
@@ -45,17 +45,17 @@ def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
     """A copy on the host, in the buffer of the previous save if it fits."""
     array = _array(tensor)
     if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
-        buffer = room(array)
+        buffer = empty_like_host(array)
     np.copyto(buffer, array)
     return buffer
 
 
-def is_copied_by_threads(tensor: Any) -> bool:
-    """As on MindSpore."""
+def allows_threaded_copy(tensor: Any) -> bool:
+    """Whether threads may copy this tensor: never, as on MindSpore."""
     return False
 
 
-def room(tensor: Any) -> np.ndarray:
+def empty_like_host(tensor: Any) -> np.ndarray:
     """An uninitialised buffer for copies of a tensor."""
     array = _array(tensor)
     return np.empty(array.shape, array.dtype)
@@ -89,7 +89,7 @@ def load_model(model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], 
         twin = places.get((value.data_ptr(), tuple(value.shape)))
         if name not in values and twin is not None:
             values[name] = values[twin]
-    check_fit(values, own, source)
+    check_names_and_shapes(values, own, source)
     for name, value in own.items():
         write(value, _array(values[name]))
 
@@ -107,7 +107,7 @@ def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], d
                 )
             found[f"{names[id(p)]}:{key}"] = value
     data = {"class": type(optimizer).__name__, "groups": group_options(optimizer, names), "values": {}}
-    return found, checks.marked(data, {key.rsplit(":", 1)[0] for key in found})
+    return found, checks.with_stateless_parameters(data, {key.rsplit(":", 1)[0] for key in found})
 
 
 def load_optimizer(optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:

@@ -4,6 +4,8 @@ PaddleNLP writes them as pickles or, in its unified checkpoints, as safetensors 
 """
 
 import json
+import logging
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ FILE = "peft_model-00001-of-00001.safetensors"
 
 _LIBRARIES = ("paddlenlp.", "paddleformers.")
 _CLASSES = ("LoRAModel", "PrefixModelForCausalLM")
+_warned: "weakref.WeakSet[nn.Layer]" = weakref.WeakSet()
+
+logger = logging.getLogger(__name__)
 
 
 def is_adapter(model: nn.Layer) -> bool:
@@ -57,3 +62,14 @@ def read(directory: Path, load_tensors: Any, from_raw: Any) -> dict[str, paddle.
         f"{directory} has no adapter ({INDEX}). Pass a checkpoint of a run with this adapter, or remove "
         "resume_from_checkpoint."
     )
+
+
+def warn_about_layout(model: nn.Layer) -> None:
+    """PaddleFormers' from_pretrained transposes weights that it expects in PyTorch's layout, whatever the file says."""
+    if type(model).__module__.startswith("paddleformers.") and model not in _warned:
+        _warned.add(model)
+        logger.warning(
+            "Weights are saved in Paddle's layout. PaddleFormers' from_pretrained expects PyTorch's: write a model for "
+            "it with trainer.model.save_pretrained(DIRECTORY), or load this one with from_pretrained(DIRECTORY, "
+            "load_checkpoint_format='', convert_from_hf=False)."
+        )

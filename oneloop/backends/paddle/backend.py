@@ -6,6 +6,7 @@ from . import (
     devices,
     engine,
     export,
+    external_checkpoint,
     framework_layout,
     loaders,
     memory,
@@ -17,7 +18,6 @@ from . import (
     profiling,
     randomness,
     tensors,
-    transformers_checkpoint,
     weights,
 )
 
@@ -30,7 +30,7 @@ __all__ = [
     "devices",
     "engine",
     "export",
-    "transformers_checkpoint",
+    "external_checkpoint",
     "importing",
     "loaders",
     "memory",

@@ -57,7 +57,7 @@ def _is_on(tensor: paddle.Tensor, device: Device) -> bool:
     return tensor.place.is_cpu_place() if device == "cpu" else str(tensor.place) == f"Place({device})"
 
 
-def place(model: paddle.nn.Layer, device: Device) -> paddle.nn.Layer:
+def move_model(model: paddle.nn.Layer, device: Device) -> paddle.nn.Layer:
     """The model on that device, which becomes Paddle's default for new tensors."""
     paddle.set_device(device)
     if all(_is_on(value, device) for value in (*model.parameters(), *model.buffers()) if value._is_initialized()):

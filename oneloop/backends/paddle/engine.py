@@ -8,12 +8,12 @@ import numpy as np
 import paddle
 from paddle import _C_ops
 
-from ...errors import ModelError, RefusedError
+from ...errors import NoGradientsError, UnsupportedError
 from .._common.engines import TapeEngine
 from .devices import Device
 from .optimizers import groups
 
-WATCHES_OVERRIDES = False  # a loss has its graph: backward may be called anywhere
+RECORDS_TRAINING_STEP = False  # a loss has its graph: backward may be called anywhere
 _HALVES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -67,7 +67,7 @@ class Engine(TapeEngine):
     def backward(self, loss: paddle.Tensor, **kwargs: Any) -> None:
         """Add the gradients of a loss to the accumulated ones."""
         if not isinstance(loss, paddle.Tensor) or loss.stop_gradient:
-            raise ModelError(
+            raise NoGradientsError(
                 f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable "
                 "parameter. Look for .item(), .detach() or paddle.no_grad() in its computation, or a frozen model."
             )
@@ -91,7 +91,7 @@ class Engine(TapeEngine):
         gradients = [g for p in self.parameters if (g := p.grad) is not None]
         self.norm, self._bad = None, False
         if not gradients and not self.is_part:
-            raise ModelError(
+            raise NoGradientsError(
                 "no gradients to update the model with: the loss does not depend on any trainable parameter. Look "
                 "for detached tensors, a frozen model, or a training_step that does not call backward."
             )
@@ -134,7 +134,7 @@ class Engine(TapeEngine):
         return None
 
     def read_pending(self) -> int | None:
-        """There are no pending checks: see the class."""
+        """None: there are no pending checks; see the class."""
         return None
 
     # -- for logs and checkpoints
@@ -158,7 +158,7 @@ class Engine(TapeEngine):
 def squared_norm(gradients: list[paddle.Tensor]) -> paddle.Tensor:
     """The squared norm of all gradients as one vector."""
     if any(g.is_selected_rows() for g in gradients):
-        raise RefusedError(
+        raise UnsupportedError(
             "an embedding with sparse=True has gradients that Paddle cannot clip in place. Use max_grad_norm=0 with "
             "nonfinite='ignore', or an embedding without sparse=True."
         )

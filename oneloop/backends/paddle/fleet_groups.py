@@ -12,7 +12,7 @@ from paddle.distributed import collective, fleet
 from paddle.distributed.fleet.utils.log_util import logger as fleet_logger
 
 from ...distributed.collectives import ProcessGroup
-from ...errors import RefusedError
+from ...errors import UnsupportedError
 from .parallel import rendezvous
 
 
@@ -21,7 +21,7 @@ def groups_of(processes: ProcessGroup, degree: int) -> Any:
     made = fleet.fleet._hcg if hasattr(fleet.fleet, "_hcg") else None
     if made is not None:
         if made.get_sharding_parallel_world_size() != degree:
-            raise RefusedError(
+            raise UnsupportedError(
                 f"sharding_degree={degree}, but fleet has already divided the processes into groups of "
                 f"{made.get_sharding_parallel_world_size()}, which it does only once per process. Use one "
                 "sharding_degree."
@@ -31,14 +31,14 @@ def groups_of(processes: ProcessGroup, degree: int) -> Any:
     plan = fleet.DistributedStrategy()
     copies = processes.size // degree
     plan.hybrid_configs = {"dp_degree": copies, "mp_degree": 1, "pp_degree": 1, "sharding_degree": degree}
-    with _stores_of_groups(processes):
+    with stores_of_groups(processes):
         fleet.init(is_collective=True, strategy=plan)
     return fleet.get_hybrid_communicate_group()
 
 
 @contextlib.contextmanager
-def _stores_of_groups(processes: ProcessGroup) -> Iterator[None]:
-    """Within it, each new group of gloo has a store of its own. A collective.
+def stores_of_groups(processes: ProcessGroup) -> Iterator[None]:
+    """A context in which each new gloo group has a store of its own. A collective.
 
     Paddle's gloo stores the address of a member under its rank in the group, without the name of the group. In a store
     that groups share, a process may read an address of another group there, and fails to connect to it.

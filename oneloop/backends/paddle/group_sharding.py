@@ -1,7 +1,7 @@
 """Sharding of gradients (stage 2) and parameters (stage 3), with Paddle's group_sharded_parallel.
 
-It runs on accelerators only; refusals.py has the error for a CPU. Paddle handles gradients, their norm and the update
-itself, so it has its own engine here, and its optimizer state is not saved in checkpoints.
+It runs on accelerators only; unsupported.py has the error for a CPU. Paddle handles gradients, their norm and the
+update itself, so it has its own engine here, and its optimizer state is not saved in checkpoints.
 """
 
 import contextlib
@@ -13,14 +13,14 @@ import paddle
 from paddle import nn
 from paddle.distributed import sharding as paddle_sharding
 
-from ...arguments.sharding import degree_of
 from ...distributed.collectives import ProcessGroup
+from ...distributed.mesh import SHARD, Mesh
 from ...distributed.strategy import AS_IT_IS
-from ...errors import ModelError, RefusedError
+from ...errors import NoGradientsError, UnsupportedError
 from .adapters import is_adapter
 from .engine import Engine
 from .models import unwrap
-from .parallel import DataParallel
+from .parallel import DataParallelStrategy
 
 LEVELS = {"stage2": "os_g", "stage3": "p_g_os"}
 
@@ -30,38 +30,38 @@ _NO_STATE = (
 )
 
 
-class GroupSharded(DataParallel):
+class GroupShardedStrategy(DataParallelStrategy):
     """Every pass is a collective: all processes must run the same number of them."""
 
-    lockstep = True
+    forward_is_collective = True
 
-    def __init__(self, args: Any, processes: ProcessGroup) -> None:
-        super().__init__(args, processes)
+    def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh) -> None:
+        super().__init__(args, processes, mesh)
         words = args.sharding.split()
         self.level = next(level for stage, level in LEVELS.items() if stage in words)
         self.offload = "offload" in words
         self.sharded: Any = None
         self.optimizer: Any = None
-        self.is_muted = False
+        self.discards_gradients = False
 
     def engine_class(self, default: Any) -> Any:
         return GroupShardedEngine
 
     def wrap(self, model: nn.Layer) -> nn.Layer:
         if self.sharded is not None:
-            raise RefusedError(
+            raise UnsupportedError(
                 "group_sharded_parallel: a model can be trained only once; create a new Trainer for a second train()."
             )
         if is_adapter(unwrap(model)):
-            raise RefusedError(
+            raise UnsupportedError(
                 "an adapter writes its own files from complete weights, but sharding stage2 and stage3 shard them. Use "
                 "sharding='stage1', or remove sharding: an adapter's gradients and optimizer state are small."
             )
         self.model = model
-        self.agree(model)
+        self.broadcast_weights(model)
         return model
 
-    def take_optimizer(self, optimizer: Any) -> Any:
+    def prepare_optimizer(self, optimizer: Any) -> Any:
         if self.args.max_grad_norm:  # Paddle replaces it with its own, which uses the norm over all processes
             optimizer._grad_clip = nn.ClipGradByGlobalNorm(self.args.max_grad_norm)
         within, across = self._groups()
@@ -78,8 +78,8 @@ class GroupSharded(DataParallel):
 
     def _groups(self) -> tuple[Any, Any]:
         """The ranks that share one copy, and those with the same shard of other copies; None: all, and one copy."""
-        degree = degree_of(self.args, self.processes.size)
-        if degree == self.processes.size:
+        degree = self.mesh.size_of(SHARD)
+        if degree == self.replicas.size:
             return None, None
         from .fleet_groups import groups_of
 
@@ -91,27 +91,27 @@ class GroupSharded(DataParallel):
     def begin(self, all_take_part: bool) -> None:
         pass
 
-    def called(self, wrapped: nn.Layer) -> nn.Layer:
+    def forward_module(self, wrapped: nn.Layer) -> nn.Layer:
         return self.sharded
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
         return AS_IT_IS
 
     @contextlib.contextmanager
-    def muted(self, wrapped: nn.Layer) -> Iterator[None]:
-        self.is_muted = True
+    def discard_gradients(self, wrapped: nn.Layer) -> Iterator[None]:
+        self.discards_gradients = True
         try:
             yield
         finally:
-            self.is_muted = False
+            self.discards_gradients = False
 
     def finish(self, parameters: list[paddle.Tensor]) -> bool:
         return False
 
     # -- evaluations and checkpoints
 
-    def settle(self, model: nn.Layer) -> None:
-        super().settle(model)
+    def prepare_eval(self, model: nn.Layer) -> None:
+        super().prepare_eval(model)
         self._gather()
 
     def _gather(self) -> None:
@@ -124,22 +124,24 @@ class GroupSharded(DataParallel):
         return super().model_tensors(model)
 
     def optimizer_state(self, optimizer: Any, model: nn.Layer) -> Any:
-        raise RefusedError(_NO_STATE)
+        raise UnsupportedError(_NO_STATE)
 
     def load_optimizer(self, *args: Any, **kwargs: Any) -> None:
-        raise RefusedError(_NO_STATE)
+        raise UnsupportedError(_NO_STATE)
 
 
 class GroupShardedEngine(Engine):
     """The same interface with Paddle. A loss that is not finite stops the run before the update; gradients are handled
     by Paddle and not checked."""
 
-    strategy: GroupSharded
+    strategy: GroupShardedStrategy
 
     def backward(self, loss: paddle.Tensor, **kwargs: Any) -> None:
         if not isinstance(loss, paddle.Tensor) or loss.stop_gradient:
-            raise ModelError(f"the loss cannot be differentiated: it is a {type(loss).__name__} without a gradient.")
-        (loss * 0.0 if self.strategy.is_muted else loss).backward(**kwargs)
+            raise NoGradientsError(
+                f"the loss cannot be differentiated: it is a {type(loss).__name__} without a gradient."
+            )
+        (loss * 0.0 if self.strategy.discards_gradients else loss).backward(**kwargs)
 
     def include(self, optimizer: Any) -> None:
         pass

@@ -20,12 +20,12 @@ from paddle.io.dataloader.collate import default_collate_fn
 
 from ...data import worker_seeding
 from ...data.feistel import key_of
-from ...data.iterable import Source, is_streamed, minds_workers, warn_of_repeats
-from ...data.loader_options import Loading
+from ...data.iterable import Source, is_streamed, is_worker_aware, warn_about_repeated_samples
+from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard
 from ...data.worker_pool import END, Workers
-from ...distributed.preemption import leave_to_main_process
-from .randomness import set_generators
+from ...distributed.preemption import ignore_job_signals
+from .randomness import restore_generators
 
 _WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
 
@@ -124,9 +124,9 @@ class _Task:
 
 def _serve(task: _Task, number: int) -> Callable[[Any], Any]:
     """Called once in each worker: returns the function that creates a batch from a list of indices."""
-    leave_to_main_process(number)
+    ignore_job_signals(number)
     paddle.set_device("cpu")
-    worker_seeding.seed_streams("paddle", task.seed + number)
+    worker_seeding.seed_rngs("paddle", task.seed + number)
     dataset, collate = task.dataset, task.collate
     worker_state._worker_info = worker_state.WorkerInfo(
         id=number, num_workers=task.workers, dataset=dataset, seed=task.seed
@@ -199,8 +199,8 @@ def has_drawn_seed(loader: Any) -> bool | None:
     return None
 
 
-def seed_apart(loader: Any) -> None:
-    """There is nothing to set apart."""
+def seed_without_drawing(loader: Any) -> None:
+    """Nothing to do: no loader draws the seeds of its workers from the random state."""
 
 
 def is_own(loader: Any) -> bool:
@@ -218,25 +218,25 @@ def is_iterable(dataset: Any) -> bool:
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or is_streamed(dataset)
 
 
-def make_loader(dataset: Any, asked: Loading) -> Loader:
+def make_loader(dataset: Any, loader_options: LoaderOptions) -> Loader:
     """Batches of a batch sampler, or in the order of an iterable dataset."""
-    options: dict[str, Any] = {"collate_fn": asked.collator, "num_workers": asked.workers}
+    options: dict[str, Any] = {"collate_fn": loader_options.collator, "num_workers": loader_options.workers}
     options["settings"] = {
-        "ahead": asked.prefetch or 2,
-        "context": asked.context or "fork",
-        "in_order": asked.in_order,
-        "pin": asked.pin,
-        "persistent": asked.persistent,
-        "seed": asked.seed,
+        "ahead": loader_options.prefetch or 2,
+        "context": loader_options.context or "fork",
+        "in_order": loader_options.in_order,
+        "pin": loader_options.pin,
+        "persistent": loader_options.persistent,
+        "seed": loader_options.seed,
     }
-    if asked.batches is not None:
-        return Loader(dataset, batch_sampler=asked.batches, **options)
+    if loader_options.batches is not None:
+        return Loader(dataset, batch_sampler=loader_options.batches, **options)
     known = dataset.known if isinstance(dataset, ProcessShard) else None
     if not isinstance(dataset, IterableDataset):
-        dataset = Stream(dataset, asked.batch_size)
-    elif asked.workers > 1:
-        warn_of_repeats(dataset, "paddle", "paddle.io.get_worker_info()")
-    loader = Loader(dataset, batch_size=asked.batch_size, drop_last=asked.drop_last, **options)
+        dataset = Stream(dataset, loader_options.batch_size)
+    elif loader_options.workers > 1:
+        warn_about_repeated_samples(dataset, "paddle", "paddle.io.get_worker_info()")
+    loader = Loader(dataset, batch_size=loader_options.batch_size, drop_last=loader_options.drop_last, **options)
     loader.known = known
     return loader
 
@@ -249,11 +249,11 @@ class Stream(Source, IterableDataset):
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
-        if worker is None or minds_workers(self.source):
+        if worker is None or is_worker_aware(self.source):
             return iter(self.source)
         worker_state._worker_info = None  # not restored: nothing in this worker uses it afterwards
-        streams = partial(paddle.get_rng_state, "cpu"), partial(set_generators, "cpu")
-        return self.deal((worker.id, worker.num_workers), worker.seed, "paddle", nullcontext, streams)
+        streams = partial(paddle.get_rng_state, "cpu"), partial(restore_generators, "cpu")
+        return self.shard_batches((worker.id, worker.num_workers), worker.seed, "paddle", nullcontext, streams)
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:
@@ -266,4 +266,4 @@ def generator_states(loader: Any) -> list[Any]:
 
 
 def set_generator_states(loader: Any, states: list[Any]) -> None:
-    """There is nothing to set."""
+    """Nothing to do: there are no generators to restore."""

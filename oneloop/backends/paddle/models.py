@@ -9,7 +9,7 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from ...errors import ArgumentError, ModelError, RefusedError
+from ...errors import ArgumentError, ModelError, UnsupportedError
 from .._common import helpers, label_shift
 from .._common.buffers import Buffer
 from .._common.modes import outermost_in_eval
@@ -80,9 +80,9 @@ def shifts_labels(model: nn.Layer) -> bool | None:
     return label_shift.declared_shift(base, base.forward, paddle.to_tensor)
 
 
-def seems_to_shift(model: nn.Layer) -> bool:
+def guess_label_shift(model: nn.Layer) -> bool:
     """A guess, for a model that declares nothing and whose loss cannot be computed beforehand. Unlike torch's, language
-    models of PaddleNLP expect labels that the dataset has already shifted."""
+    models of Paddle's libraries expect labels that the dataset has already shifted."""
     return False
 
 
@@ -172,7 +172,7 @@ def decay_names(model: nn.Layer) -> list[str]:
 def recompute(model: nn.Layer, options: dict[str, Any] | None) -> None:
     """Discard activations in the forward pass and recompute them in the backward pass.
 
-    Uses the model's own implementation if it has one (`enable_recompute` of PaddleNLP); otherwise, each element of a
+    Uses the model's own implementation if it has one (`enable_recompute`); otherwise, each element of a
     LayerList or Sequential is a block.
     """
     base = unwrap(model)
@@ -186,7 +186,7 @@ def recompute(model: nn.Layer, options: dict[str, Any] | None) -> None:
         return
     blocks = _blocks(base)
     if not blocks:
-        raise RefusedError(
+        raise UnsupportedError(
             "recompute (gradient_checkpointing) needs a model built from blocks: a LayerList or Sequential "
             "whose elements have weights, or an attribute enable_recompute in one of its layers. "
             f"{type(base).__name__} has none of them: put its layers into a paddle.nn.LayerList, or remove "
@@ -254,7 +254,7 @@ def check_compiler(backend: str | None) -> None:
     """Raise an error that lists the known compilers before training if the compiler is unknown."""
     known = ["CINN"] if paddle.is_compiled_with_cinn() else []
     if backend is not None and backend not in known:
-        raise RefusedError(
+        raise UnsupportedError(
             f"unknown torch_compile_backend (torchdynamo) {backend!r} for Paddle {paddle.__version__} on this "
             f"machine; {'use CINN, or ' if known else ''}remove it to run the graph with Paddle itself."
         )

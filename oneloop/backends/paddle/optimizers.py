@@ -14,11 +14,11 @@ from paddle.optimizer.lr import LRScheduler
 from paddle.regularizer import L2Decay
 
 from ...errors import ArgumentError
+from ...optim.catalog import ADAMW_NAMES
 from ...optim.scheduler import scheduler_class as scheduler_class
 from .._common.helpers import optimizer_options
 
 TWO_GROUPS = False
-ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
 _DECAY_FUNCTION = "apply_decay_param_fun"
 
 
@@ -142,20 +142,20 @@ def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
     optimizer.set_lr(rates[0] / _factors(optimizer)[0])
 
 
-def own_schedule(optimizer: Any) -> Any:
+def attached_schedule(optimizer: Any) -> Any:
     """The schedule that an optimizer was created with in place of a rate; None if it has a rate."""
     rate = getattr(optimizer, "_learning_rate", None)
     return rate if isinstance(rate, LRScheduler) else None
 
 
-def schedule_alone(rate: float, factor: Callable[[int], float]) -> LRScheduler:
-    """A schedule with which an optimizer can be created, as PaddleNLP's overrides do."""
+def make_standalone_schedule(rate: float, factor: Callable[[int], float]) -> LRScheduler:
+    """A schedule with which an optimizer can be created, as overrides of create_scheduler do."""
     return paddle.optimizer.lr.LambdaDecay(rate, factor)
 
 
 def attach(optimizer: Any, scheduler: Any) -> None:
     """Connect the optimizer to a schedule of Paddle that was passed in separately."""
-    if isinstance(scheduler, LRScheduler) and own_schedule(optimizer) is not scheduler:
+    if isinstance(scheduler, LRScheduler) and attached_schedule(optimizer) is not scheduler:
         optimizer.set_lr_scheduler(scheduler)
 
 

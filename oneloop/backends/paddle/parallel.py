@@ -2,7 +2,7 @@
 
 A `ProcessGroup` (distributed/collectives.py) exchanges plain values; a strategy (distributed/strategy.py) exchanges
 gradients and weights.
-`strategy(args, processes)` selects one: `Alone` for one process, `DataParallel` for several, or one of sharding.py.
+`strategy(args, processes, mesh)` selects one: `Alone` for one batch, `DataParallel` for several, or one of sharding.py.
 """
 
 import atexit
@@ -19,10 +19,11 @@ from paddle import nn
 
 from ...arguments.sharding import divides
 from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
-from ...distributed.heartbeat import LOST, Heartbeat, near
+from ...distributed.heartbeat import LOST, Heartbeat, ranks_on_this_machine
+from ...distributed.mesh import SINGLE, Mesh, derive_strategy
 from ...distributed.strategy import AS_IT_IS, Strategy
 from ...distributed.world import world
-from ...errors import ArgumentError, ProcessLostError, RefusedError
+from ...errors import ArgumentError, ProcessLostError, UnsupportedError
 from .._common.object_collectives import ObjectCollectives
 
 GLOO_SECONDS = 30  # gloo's own default, which cannot be set in Paddle
@@ -35,7 +36,7 @@ _processes: "FrameworkProcesses | None" = None
 # -- the group
 
 
-def join(args: Any) -> ProcessGroup:
+def init_process_group(args: Any) -> ProcessGroup:
     """The processes of this run. The group is created at the first call, from the launcher's variables, and destroyed
     at exit; a group that the script has created itself is used and not destroyed."""
     global _processes
@@ -45,7 +46,7 @@ def join(args: Any) -> ProcessGroup:
         own = not dist.is_initialized()
         if own:
             _start_group(args)
-            atexit.register(leave)
+            atexit.register(destroy_process_group)
         _processes = FrameworkProcesses(args.ddp_timeout, own)
     return _processes
 
@@ -75,7 +76,7 @@ def _start_group(args: Any) -> None:
         ) from error
 
 
-def leave() -> None:
+def destroy_process_group() -> None:
     """Destroy the group that join() created, before the interpreter shuts down its threads."""
     global _processes
     processes, _processes = _processes, None
@@ -88,42 +89,71 @@ class FrameworkProcesses(ObjectCollectives):
 
     def __init__(self, timeout: float, own: bool) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.first = 0  # the rank of its first process among all
         self.own = own  # whether we created the group and must destroy it
+        self._subgroups: dict[tuple[tuple[int, ...], ...], ProcessGroup] = {}
         self.host = None if dist.get_backend().lower() == "gloo" else dist.new_group(backend="gloo")
-        write, read = _board(self.size)
+        write, read = _store_accessors(self.size)
         if self.is_main:
             write(LOST, "")
-        self.signs = Heartbeat(self.rank, self.size, timeout, write, read, near(world()))
+        self.heartbeat = Heartbeat(self.rank, self.size, timeout, write, read, ranks_on_this_machine(world()))
         self.barrier()  # all notes are written after it; reading a missing one would block
 
     def close(self) -> None:
-        self.signs.stop()
+        self.heartbeat.stop()
         if self.own and dist.is_initialized():
             dist.destroy_process_group()
 
-    def _speaking(self) -> contextlib.AbstractContextManager:
-        self.signs.meetings += 1
-        return self.explaining_lost_peers()
+    def subgroup(self, groups: tuple[tuple[int, ...], ...]) -> ProcessGroup:
+        if groups not in self._subgroups:
+            self._subgroups[groups] = Subgroup(self, groups)
+        return self._subgroups[groups]
+
+    def name_places(self, mesh: Mesh) -> None:
+        self.heartbeat.place_of = mesh.place
+
+    def _collective(self) -> contextlib.AbstractContextManager:
+        self.heartbeat.collective_count += 1
+        return self.translate_lost_peer_errors()
 
     def explain_lost_peer(self, error: BaseException) -> ProcessLostError | None:
-        if isinstance(error, ProcessLostError) or not _is_of_communication(error):
+        if isinstance(error, ProcessLostError) or not _is_communication_error(error):
             return None
-        words = self.signs.who_is_lost(_first_line(error))
+        words = self.heartbeat.describe_lost_rank(_first_line(error))
         if "TIMEOUT" in str(error):
             words += f" Paddle's gloo waits {GLOO_SECONDS} seconds for a process, which ddp_timeout cannot change."
         return ProcessLostError(words)
 
-    def gather(self, array: np.ndarray) -> list[np.ndarray]:
+    def all_gather_array(self, array: np.ndarray) -> list[np.ndarray]:
         every: list[paddle.Tensor] = []
-        with self._speaking():
+        with self._collective():
             dist.all_gather(every, paddle.to_tensor(array, place="cpu"), group=self.host)
             return [of_rank.numpy() for of_rank in every]
 
-    def spread(self, array: np.ndarray) -> np.ndarray:
+    def broadcast_array(self, array: np.ndarray) -> np.ndarray:
         tensor = paddle.to_tensor(array, place="cpu")
-        with self._speaking():
-            dist.broadcast(tensor, src=0, group=self.host)
+        with self._collective():
+            dist.broadcast(tensor, src=self.first, group=self.host)
             return tensor.numpy()
+
+
+class Subgroup(FrameworkProcesses):
+    """The processes of one group of ranks, which has the heartbeat of all."""
+
+    def __init__(self, every: FrameworkProcesses, groups: tuple[tuple[int, ...], ...]) -> None:
+        from .fleet_groups import stores_of_groups  # it imports this module
+
+        if every.host is not None:
+            raise UnsupportedError(
+                "axes of the mesh along which processes have the same batch are supported by Paddle on CPUs only: "
+                "groups of processes on accelerators have no messages between hosts there."
+            )
+        own = next(ranks for ranks in groups if every.rank in ranks)
+        self.rank, self.size, self.first = own.index(every.rank), len(own), own[0]
+        with stores_of_groups(every):
+            made = [dist.new_group(list(ranks)) for ranks in groups]  # each process creates all of them
+        self.handle = self.host = made[groups.index(own)]
+        self.heartbeat, self._subgroups = every.heartbeat, {}
 
 
 def rendezvous() -> tuple[str, int]:
@@ -135,7 +165,7 @@ def rendezvous() -> tuple[str, int]:
     return host, int(port)
 
 
-def _board(size: int) -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
+def _store_accessors(size: int) -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
     """write and read on the launcher's store, over a separate connection, since the group's may be blocked."""
     host, port = rendezvous()
     store = paddle.base.core.TCPStore(host, port, False, size, 30)
@@ -149,13 +179,13 @@ def _board(size: int) -> tuple[Callable[[str, str], None], Callable[[str], str |
     return write, read
 
 
-_SIGNS_OF_LOSS = ("gloo", "connection", "timed out", "timeout", "nccl", "socket", "peer", "broken pipe", "tcp")
+_LOST_PEER_MARKERS = ("gloo", "connection", "timed out", "timeout", "nccl", "socket", "peer", "broken pipe", "tcp")
 
 
-def _is_of_communication(error: BaseException) -> bool:
+def _is_communication_error(error: BaseException) -> bool:
     """Communication errors have no types of their own; they can only be recognised by their messages."""
     text = str(error).lower()
-    return isinstance(error, (RuntimeError, OSError)) and any(sign in text for sign in _SIGNS_OF_LOSS)
+    return isinstance(error, (RuntimeError, OSError)) and any(sign in text for sign in _LOST_PEER_MARKERS)
 
 
 def _first_line(error: BaseException) -> str:
@@ -166,45 +196,46 @@ def _first_line(error: BaseException) -> str:
 # -- strategies
 
 
-class Alone(Strategy):
-    """One process, without communication."""
+class SingleProcessStrategy(Strategy):
+    """One batch at a time: no gradient is averaged."""
 
-    def __init__(self, args: Any, processes: ProcessGroup) -> None:
+    def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh = SINGLE) -> None:
         from . import backend  # it imports this module
 
-        super().__init__(args, processes, backend)
+        super().__init__(args, processes, backend, mesh)
+
+    def broadcast_weights(self, model: nn.Layer) -> None:
+        if self.equals.size > 1:
+            _from_main([*model.parameters(), *model.buffers()], self.equals)
 
 
-class DataParallel(Alone):
-    """Every process has the whole model; paddle.DataParallel averages gradients during the backward pass.
+class DataParallelStrategy(SingleProcessStrategy):
+    """Every replica has the whole model; paddle.DataParallel averages gradients during the backward pass.
 
     An update in which a process has nothing to compute (fewer samples than processes are left) uses the model without
     DataParallel, and gradients are averaged afterwards: DataParallel would wait for that process forever. So does the
     first update unless ddp_find_unused_parameters is set: it shows whether the model has unused parameters.
     """
 
-    def __init__(self, args: Any, processes: ProcessGroup) -> None:
-        super().__init__(args, processes)
+    def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh) -> None:
+        super().__init__(args, processes, mesh)
         self.ddp: paddle.DataParallel | None = None
         self.model: nn.Layer | None = None
-        self.unused: bool | None = None
+        self.has_unused_parameters: bool | None = None
         self._direct = False
         self._trained: list[bool] = []
 
-    def agree(self, model: nn.Layer) -> None:
-        _from_main([*model.parameters(), *model.buffers()])
-
     def wrap(self, model: nn.Layer) -> nn.Layer:
         if self.ddp is not None and self.model is model:  # by an earlier train(); it cannot be created again
-            self.known_unused(None)
-            self.agree(model)
+            self.expects_unused_parameters(None)
+            self.broadcast_weights(model)
             return self.ddp
         self.model, self.ddp = model, None
-        self.unused = self.known_unused(self.args.ddp_find_unused_parameters)
-        if self.unused is None and self.args.torch_compile:
-            self.unused = False  # the compiler inspects the wrapped model only once
-        self.agree(model)
-        return model if self.unused is None else self._wrapped()
+        self.has_unused_parameters = self.expects_unused_parameters(self.args.ddp_find_unused_parameters)
+        if self.has_unused_parameters is None and self.args.torch_compile:
+            self.has_unused_parameters = False  # the compiler inspects the wrapped model only once
+        self.broadcast_weights(model)
+        return model if self.has_unused_parameters is None else self._wrapped()
 
     def _wrapped(self) -> nn.Layer:
         assert self.model is not None
@@ -212,7 +243,8 @@ class DataParallel(Alone):
         self.ddp = paddle.DataParallel(
             self.model,
             comm_buffer_size=self.args.ddp_bucket_cap_mb or 25,
-            find_unused_parameters=bool(self.unused),
+            find_unused_parameters=bool(self.has_unused_parameters),
+            group=self.replicas.handle,
         )
         _keep_reducer(self.ddp)
         return self.ddp
@@ -220,9 +252,9 @@ class DataParallel(Alone):
     def begin(self, all_take_part: bool) -> None:
         self._direct = self.ddp is None or not all_take_part
         if self.model is not None:
-            self.settle(self.model)
+            self.prepare_eval(self.model)
 
-    def called(self, wrapped: nn.Layer) -> nn.Layer:
+    def forward_module(self, wrapped: nn.Layer) -> nn.Layer:
         assert self.model is not None
         # A callback may freeze or unfreeze layers during a run: DataParallel would wait for them. It cannot be created
         # again, since the hooks of the old one would remain and fail.
@@ -243,12 +275,12 @@ class DataParallel(Alone):
         assert self.model is not None
         own = list(self.model.parameters())
         if self._direct:
-            average(parameters, self.processes.size)
+            average(parameters, self.replicas)
         elif len(parameters) > len(own):  # those of a criterion, which DataParallel does not have
             known = {id(p) for p in own}
-            average([p for p in parameters if id(p) not in known], self.processes.size)
+            average([p for p in parameters if id(p) not in known], self.replicas)
         if self.ddp is None:
-            self.unused = any(not p.stop_gradient and p.grad is None for p in own)
+            self.has_unused_parameters = any(not p.stop_gradient and p.grad is None for p in own)
             return True
         return False
 
@@ -257,19 +289,19 @@ class DataParallel(Alone):
 
     def mean(self, loss: Any) -> Any:
         value = paddle.zeros([1]) if loss is None else loss.detach().astype("float32").reshape([1]).clone()
-        dist.all_reduce(value)
-        return (value / self.processes.size).reshape([])
+        dist.all_reduce(value, group=self.replicas.handle)
+        return (value / self.replicas.size).reshape([])
 
-    def own_buffers(self, model: nn.Layer) -> list[paddle.Tensor]:
-        apart = self.args.ddp_broadcast_buffers is False and not self.processes.is_main
+    def local_buffers(self, model: nn.Layer) -> list[paddle.Tensor]:
+        apart = self.args.ddp_broadcast_buffers is False and self.mesh.batch_index > 0
         return _buffers(model) if apart else []
 
-    def put_buffer(self, target: paddle.Tensor, array: Any) -> None:
+    def load_buffer(self, target: paddle.Tensor, array: Any) -> None:
         target.set_value(array)
 
-    def settle(self, model: nn.Layer) -> None:
+    def prepare_eval(self, model: nn.Layer) -> None:
         if self.args.ddp_broadcast_buffers is not False:
-            _from_main(_buffers(model))
+            _from_main(_buffers(model), self.equals)
 
 
 def _keep_reducer(ddp: paddle.DataParallel) -> None:
@@ -287,23 +319,34 @@ def _forget(reducer: Any) -> None:
     """Called when a parameter is freed, which was a reference to this object."""
 
 
-def strategy(args: Any, processes: ProcessGroup) -> Alone:
+def strategy(args: Any, processes: ProcessGroup, mesh: Mesh) -> SingleProcessStrategy:
     """The distributed strategy for these arguments."""
-    if processes.size == 1:
-        return Alone(args, processes)
+    kind = SingleProcessStrategy if mesh.num_batches == 1 else _sharding_class(args, mesh) or DataParallelStrategy
+    return derive_strategy(kind, mesh, "paddle")(args, processes, mesh)
+
+
+def _sharding_class(args: Any, mesh: Mesh) -> type[DataParallelStrategy] | None:
+    """The strategy for args.sharding; None if nothing is sharded."""
+    if not args.sharding:
+        return None
+    if mesh.size > mesh.num_batches:  # fleet's groups are made of all processes
+        raise UnsupportedError(
+            "sharding on Paddle divides the batch over all processes, but axes of the mesh keep it whole in some of "
+            "them. Remove sharding, or use only the axes data and shard."
+        )
     if "stage1" in args.sharding.split():
-        from .sharding import SharedOptimizer
+        from .sharding import ShardedOptimizerStrategy
 
-        return SharedOptimizer(args, processes)
+        return ShardedOptimizerStrategy
     if {"stage2", "offload"} & set(args.sharding.split()) == {"stage2"}:
-        from .shared_gradients import SharedGradients
+        from .sharded_gradients import ShardedGradientsStrategy
 
-        return SharedGradients(args, processes)
+        return ShardedGradientsStrategy
     if divides(args):
-        from .group_sharding import GroupSharded
+        from .group_sharding import GroupShardedStrategy
 
-        return GroupSharded(args, processes)
-    return DataParallel(args, processes)
+        return GroupShardedStrategy
+    return None
 
 
 # -- tensors between processes
@@ -338,34 +381,36 @@ def _send(tensors: Iterable[paddle.Tensor], exchange: Callable[[paddle.Tensor], 
             target.set_value(value.reshape(target.shape))
 
 
-def _from_main(values: list[paddle.Tensor]) -> None:
-    _send((v for v in values if v.size), lambda flat: dist.broadcast(flat, src=0))
+def _from_main(values: list[paddle.Tensor], group: ProcessGroup) -> None:
+    """Broadcast the values of the first process of a group."""
+    source = getattr(group, "first", 0)
+    _send((v for v in values if v.size), lambda flat: dist.broadcast(flat, src=source, group=group.handle))
 
 
 NO_GRADIENT, DENSE, SPARSE = 0, 1, 2
 
 
-def are_there(parameters: list[paddle.Tensor]) -> list[bool]:
-    """Whether any process has a gradient for each parameter. A collective."""
+def are_there(parameters: list[paddle.Tensor], group: ProcessGroup) -> list[bool]:
+    """Whether any process of a group has a gradient for each parameter. A collective."""
     held = [p.grad for p in parameters]
     kinds = [NO_GRADIENT if g is None else SPARSE if g.is_selected_rows() else DENSE for g in held]
     found = paddle.to_tensor(kinds, dtype="int64")
-    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group.handle)
     if SPARSE in found.tolist():
-        raise RefusedError(
+        raise UnsupportedError(
             "an embedding with sparse=True has gradients that are not averaged over processes on Paddle. Use an "
             "embedding without sparse=True, or one process."
         )
     return [bool(kind) for kind in found.tolist()]
 
 
-def average(parameters: list[paddle.Tensor], size: int) -> None:
-    """The mean of the gradients of all processes, some of which may have none. Where no process has one, it stays
+def average(parameters: list[paddle.Tensor], group: ProcessGroup) -> None:
+    """The mean of the gradients of a group of processes, some of which may have none. Where none has one, it stays
     None."""
     if not parameters:
         return
     dense = []
-    for p, is_there in zip(parameters, are_there(parameters), strict=True):
+    for p, is_there in zip(parameters, are_there(parameters, group), strict=True):
         if is_there:
             gradient = p.grad
             if gradient is None:
@@ -374,6 +419,6 @@ def average(parameters: list[paddle.Tensor], size: int) -> None:
             dense.append(gradient)
 
     def exchange(flat: paddle.Tensor) -> None:
-        dist.all_reduce(flat.scale_(1.0 / size))
+        dist.all_reduce(flat.scale_(1.0 / group.size), group=group.handle)
 
     _send(dense, exchange)

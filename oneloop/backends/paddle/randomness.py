@@ -42,10 +42,10 @@ def set_state(state: dict[str, Any]) -> None:
     for kind in _kinds():
         now = paddle.get_rng_state(kind)
         if all(f"paddle.{kind}.{i}" in state for i in range(len(now))):
-            set_generators(kind, [_made(type(s), state, f"paddle.{kind}.{i}") for i, s in enumerate(now)])
+            restore_generators(kind, [_made(type(s), state, f"paddle.{kind}.{i}") for i, s in enumerate(now)])
 
 
-def set_generators(kind: str, states: list[Any]) -> None:
+def restore_generators(kind: str, states: list[Any]) -> None:
     """Set the generators of the CPU or of the current device. Before Paddle 3.3, set_rng_state fails given a device."""
     if kind == "cpu":
         paddle.base.core.default_cpu_generator().set_state(states[0])

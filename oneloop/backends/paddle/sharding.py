@@ -14,16 +14,16 @@ from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer.dygraph_sharding
     DygraphShardingOptimizer,
 )
 
-from ...arguments.sharding import degree_of
-from ...errors import RefusedError
+from ...distributed.mesh import SHARD
+from ...errors import UnsupportedError
 from .._common import optimizer_checks as checks
 from . import weights
 from .fleet_groups import groups_of
 from .models import unwrap
-from .parallel import DataParallel
+from .parallel import DataParallelStrategy
 
 
-class ShardedGroups(DygraphShardingOptimizer):
+class GroupedShardingOptimizer(DygraphShardingOptimizer):
     """Paddle's sharding of an optimizer, also of one with parameter groups, which it does not support by itself: the
     optimizer of each process has all groups, with its own parameters of each."""
 
@@ -58,26 +58,26 @@ class ShardedGroups(DygraphShardingOptimizer):
                 task.wait()
 
 
-class SharedOptimizer(DataParallel):
+class ShardedOptimizerStrategy(DataParallelStrategy):
     """Stage 1: every process updates some of the parameters, keeps only their state, and broadcasts them to the
     others."""
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         optimizer = super().build_optimizer(cls, groups, options)
-        made = groups_of(self.processes, degree_of(self.args, self.processes.size))
+        made = groups_of(self.processes, self.mesh.size_of(SHARD))
         return self.sharded(optimizer, made)
 
     def sharded(self, optimizer: Any, groups: Any) -> Any:
         """The optimizer that updates and keeps the state of some of the parameters."""
         if isinstance(optimizer._param_groups[0], dict):
-            return ShardedGroups(optimizer, groups)
+            return GroupedShardingOptimizer(optimizer, groups)
         shared = DygraphShardingOptimizer(optimizer, groups)
         shared._param_groups = shared._origin_parameter_list  # its groups have all parameters; it steps only a shard
         return shared
 
-    def take_optimizer(self, optimizer: Any) -> Any:
+    def prepare_optimizer(self, optimizer: Any) -> Any:
         if not isinstance(optimizer, DygraphShardingOptimizer):
-            raise RefusedError(
+            raise UnsupportedError(
                 f"sharding='{self.args.sharding}' shards the state of an optimizer that it creates itself, but got an "
                 f"existing {type(optimizer).__name__}. Pass its class and options as optimizer_cls_and_kwargs, or "
                 "remove sharding."
@@ -95,7 +95,7 @@ class SharedOptimizer(DataParallel):
         for of_rank in every or ():
             whole |= of_rank
         tensors = {name: paddle.to_tensor(array, place="cpu") for name, array in whole.items()}
-        data = checks.marked(data, {key.rsplit(":", 1)[0] for key in whole})
+        data = checks.with_stateless_parameters(data, {key.rsplit(":", 1)[0] for key in whole})
         return tensors, data | {"class": type(optimizer._inner_opt).__name__}
 
     def load_optimizer(self, optimizer: Any, model: nn.Layer, tensors: dict[str, Any], data: Any, source: str) -> None:

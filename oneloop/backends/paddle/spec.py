@@ -55,8 +55,8 @@ SPEC = BackendSpec(
     parallel=True,
     sharding=True,
     launcher=launched,
-    refusals="oneloop.backends.paddle.refusals:REFUSALS",
-    by_itself=("eval_use_gather_object",),
+    unsupported="oneloop.backends.paddle.unsupported:UNSUPPORTED",
+    handled_by_backend=("eval_use_gather_object",),
     optimizer_layout="oneloop.backends.paddle.optimizer_layout:LAYOUT",
     prepare=prepare,
 )

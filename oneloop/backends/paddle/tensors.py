@@ -82,12 +82,12 @@ def scalars(values: Sequence[paddle.Tensor]) -> np.ndarray:
 def keep(tensors: Sequence[paddle.Tensor], copies: Sequence[paddle.Tensor | None]) -> list[paddle.Tensor]:
     """Copies of tensors on their device, in the copies of before if they are not None."""
     kept = [paddle.empty_like(tensor) if copy is None else copy for tensor, copy in zip(tensors, copies, strict=True)]
-    put_back(kept, tensors)
+    restore_copies(kept, tensors)
     return kept
 
 
 @paddle.no_grad()
-def put_back(tensors: Sequence[paddle.Tensor], copies: Sequence[paddle.Tensor], where: bool = True) -> None:
+def restore_copies(tensors: Sequence[paddle.Tensor], copies: Sequence[paddle.Tensor], where: bool = True) -> None:
     """Write copies into their tensors. The flag is on the host here: see the engine."""
     for tensor, copy in zip(tensors, copies, strict=True):
         if where:
@@ -120,7 +120,7 @@ def equals(tensor: paddle.Tensor, copy: paddle.Tensor) -> bool:
 
 
 def version(tensor: paddle.Tensor) -> int:
-    """Not changed by the kernels of batch norms."""
+    """The tensor's version, which the kernels of batch norms do not change."""
     return tensor.inplace_version
 
 

@@ -3,8 +3,6 @@
 Paddle names parameters by the order of their creation, so state is stored under the names in the model.
 """
 
-import logging
-import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,14 @@ from ...formats.safetensors_io import Raw, read
 from ...formats.schema import check, number, record
 from ...formats.structure import WEIGHTS
 from .._common import optimizer_checks as checks
-from .._common.helpers import any_misfit, check_fit, kind_of
+from .._common.helpers import check_names_and_shapes, find_mismatch, kind_of
 from . import adapters
 from .models import unwrap
-from .optimizers import groups, own_schedule
+from .optimizers import attached_schedule, groups
 
-LAYOUT = "np"  # the only value that PaddleNLP's from_pretrained accepts; it rejects "pd"
+LAYOUT = "np"  # the only value that every from_pretrained of Paddle's models accepts; there are some that reject "pd"
 
-logger = logging.getLogger(__name__)
 
-_warned: "weakref.WeakSet[nn.Layer]" = weakref.WeakSet()
 _MASTER = "master_weight"
 # Options that optimizers keep under these names with an underscore, and groups by themselves.
 _OPTIONS = ("beta1", "beta2", "epsilon", "momentum", "use_nesterov", "rho", "centered", "lazy_mode", "amsgrad")
@@ -64,7 +60,7 @@ class Copy:
 
 def model_tensors(model: nn.Layer) -> tuple[dict[str, paddle.Tensor], dict[str, str]]:
     """Every weight and buffer once, and the other names of each (tied weights)."""
-    _warn_of_layout(unwrap(model))
+    adapters.warn_about_layout(unwrap(model))
     first: dict[Any, str] = {}
     tensors: dict[str, paddle.Tensor] = {}
     tied: dict[str, str] = {}
@@ -78,17 +74,6 @@ def model_tensors(model: nn.Layer) -> tuple[dict[str, paddle.Tensor], dict[str, 
     return tensors, tied
 
 
-def _warn_of_layout(model: nn.Layer) -> None:
-    """PaddleFormers' from_pretrained transposes weights that it expects in PyTorch's layout, whatever the file says."""
-    if type(model).__module__.startswith("paddleformers.") and model not in _warned:
-        _warned.add(model)
-        logger.warning(
-            "Weights are saved in Paddle's layout. PaddleFormers' from_pretrained expects PyTorch's: write a model for "
-            "it with trainer.model.save_pretrained(DIRECTORY), or load this one with from_pretrained(DIRECTORY, "
-            "load_checkpoint_format='', convert_from_hf=False)."
-        )
-
-
 def _place(value: paddle.Tensor) -> Any:
     """The address of the values: equal for tied weights only."""
     return (value.data_ptr(), value.dtype, tuple(value.shape)) if all(value.shape) else id(value)
@@ -98,17 +83,17 @@ def copy_to(tensor: paddle.Tensor, buffer: Copy | None) -> Copy:
     """A copy on the host, in the buffer of the previous save if it fits."""
     source = _host(tensor)
     if buffer is None or buffer.array.shape != source.shape or buffer.dtype != tensor.dtype:
-        buffer = room(tensor)
+        buffer = empty_like_host(tensor)
     np.copyto(buffer.array, source)
     return buffer
 
 
-def is_copied_by_threads(tensor: paddle.Tensor) -> bool:
+def allows_threaded_copy(tensor: paddle.Tensor) -> bool:
     """Reading a tensor takes the GIL under a lock of Paddle's: see tensors.from_numpy."""
     return False
 
 
-def room(tensor: paddle.Tensor) -> Copy:
+def empty_like_host(tensor: paddle.Tensor) -> Copy:
     """An uninitialised buffer for copies of a tensor."""
     return Copy(tensor.dtype, np.empty_like(_host(tensor)))
 
@@ -157,10 +142,10 @@ def load_model(model: nn.Layer, tensors: dict[str, paddle.Tensor], tied: dict[st
     for name, value in own.items():
         if name not in values and _place(value) in by_place:
             values[name] = values[by_place[_place(value)]]
-    if any_misfit(values, own) and type(unwrap(model)).set_state_dict is not nn.Layer.set_state_dict:
+    if find_mismatch(values, own) and type(unwrap(model)).set_state_dict is not nn.Layer.set_state_dict:
         unwrap(model).set_state_dict(values)  # a model's own may give its buffers the shapes of the file
         own = unwrap(model).state_dict()
-    check_fit(values, own, source)
+    check_names_and_shapes(values, own, source)
     for name, target in own.items():
         assign(target, values[name])
 
@@ -171,18 +156,18 @@ def assign(target: paddle.Tensor, value: paddle.Tensor) -> None:
 
 
 def save_adapter(model: nn.Layer, directory: Path, tensors: Any = None) -> None:
-    """Save an adapter of PaddleNLP, without its base model. It is never sharded."""
+    """Save an adapter without its base model. It is never sharded."""
     adapters.save(unwrap(model), directory, raw, LAYOUT)
 
 
 def load_adapter(model: nn.Layer, directory: Path) -> None:
-    """Load the adapter from where save_adapter or PaddleNLP wrote it."""
+    """Load the adapter from where save_adapter, or its own library, wrote it."""
     whole = directory / WEIGHTS
     if whole.is_file() and not (directory / adapters.INDEX).is_file():  # adapters used to be saved with their model
         load_model(model, load_tensors(whole), {}, str(directory))
         return
     own, values = adapters.tensors_of(unwrap(model)), adapters.read(directory, load_tensors, from_raw)
-    check_fit(values, own, str(directory))
+    check_names_and_shapes(values, own, str(directory))
     for name, target in own.items():
         assign(target, values[name])
 
@@ -238,7 +223,7 @@ def optimizer_state(optimizer: Any, model: nn.Layer) -> tuple[dict[str, paddle.T
         for group in groups(optimizer)
     ]
     data = {"class": type(optimizer).__name__, "groups": stored, "values": {}}
-    return tensors, checks.marked(data, {key.rsplit(":", 1)[0] for key in tensors})
+    return tensors, checks.with_stateless_parameters(data, {key.rsplit(":", 1)[0] for key in tensors})
 
 
 def _options(optimizer: Any, group: dict[str, Any]) -> dict[str, Any]:
@@ -313,7 +298,7 @@ def _forget(optimizer: Any) -> None:
 
 def load_options(optimizer: Any, model: nn.Layer, stored: list[dict[str, Any]]) -> None:
     """Restore the options (rates, decay, ...) of the checkpoint, regardless of the arguments."""
-    if own_schedule(optimizer) is None:
+    if attached_schedule(optimizer) is None:
         optimizer.set_lr(float(stored[0]["lr"]))
     names = optimizer_names(optimizer, model)
     of = {name: group for group in stored for name in group["names"]}
@@ -336,7 +321,7 @@ def load_options(optimizer: Any, model: nn.Layer, stored: list[dict[str, Any]]) 
 
 
 def _set_decay(group: dict[str, Any], rate: float) -> None:
-    """In a group whose decay is an object that its parameters reference too."""
+    """Set the decay of a group whose decay is an object that its parameters reference too."""
     decay: Any = group.get("weight_decay")
     if hasattr(decay, "_coeff"):
         decay._coeff = rate

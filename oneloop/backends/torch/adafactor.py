@@ -4,11 +4,14 @@ torch.optim.Adafactor multiplies the rate by the scale of each parameter, so its
 than the same rate means elsewhere. Here that is an option, off by default.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from ... import behaviour
 from .optimizer_base import OneByOne
+from .optimizer_fields import FLOAT, Fields
 
 
 class Adafactor(OneByOne):
@@ -38,13 +41,24 @@ class Adafactor(OneByOne):
         defaults = {"lr": lr, "eps": eps, "clip_threshold": clip_threshold, "decay_rate": decay_rate, "beta1": beta1}
         super().__init__(params, defaults | {"weight_decay": weight_decay, "scale_parameter": scale_parameter})
 
+    @staticmethod
+    def state_fields(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
+        """What is kept for a parameter."""
+        shape = tuple(p.shape)
+        fields: Fields = {"step": None}
+        if len(shape) > 1:
+            fields |= {"row_var": ((*shape[:-1], 1), FLOAT), "col_var": ((*shape[:-2], 1, shape[-1]), FLOAT)}
+        else:
+            fields["variance"] = (shape, FLOAT)
+        return fields | ({"exp_avg": (shape, FLOAT)} if (group.get("beta1") or 0) > 0 else {})
+
     def _update(self, p: torch.Tensor, group: dict[str, Any]) -> None:
         gradient, state = p.grad.float(), self.state[p]
         if not state:
             _begin(state, gradient, group["beta1"] > 0)
         state["step"] += 1
         kept = 1.0 - state["step"].item() ** group["decay_rate"]
-        change = gradient / _spread(state, gradient.square().add_(group["eps"]), kept)
+        change = gradient / _root_second_moment(state, gradient.square().add_(group["eps"]), kept)
         change.div_((_size(change) / group["clip_threshold"]).clamp_(min=1.0))
         rate = group["lr"] * (_size(p.float()).clamp_(min=1e-3) if group["scale_parameter"] else 1.0)
         change.mul_(rate)
@@ -66,7 +80,7 @@ def _begin(state: dict[str, Any], gradient: torch.Tensor, with_mean: bool) -> No
         state["exp_avg"] = torch.zeros_like(gradient)
 
 
-def _spread(state: dict[str, Any], square: torch.Tensor, kept: float) -> torch.Tensor:
+def _root_second_moment(state: dict[str, Any], square: torch.Tensor, kept: float) -> torch.Tensor:
     """Update the second moment with the squared gradient; returns its root."""
     if "variance" in state:
         return state["variance"].lerp_(square, 1.0 - kept).sqrt()
@@ -78,3 +92,14 @@ def _spread(state: dict[str, Any], square: torch.Tensor, kept: float) -> torch.T
 def _size(tensor: torch.Tensor) -> torch.Tensor:
     """The root of the mean square."""
     return tensor.square().mean().sqrt()
+
+
+def class_and_options(
+    args: Any, model: torch.nn.Module | None, options: dict[str, Any], extra: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """The class that a script expects, with which it may compare, or ours."""
+    expected = behaviour.current().optimizer_factories.get("adafactor")
+    found = None if expected is None else expected()
+    if found is not None:
+        return found, options | {"scale_parameter": False, "relative_step": False} | extra
+    return Adafactor, options | extra

@@ -8,11 +8,13 @@ import contextlib
 import warnings
 import weakref
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from torch import nn
 
-from .models import base_of, eval_mode, is_peft_model, restore_mode
+from ...errors import MissingPackageError, UnsupportedError
+from .._common.helpers import preview
 
 # Trained tensors that PEFT's files do not contain; written only if there are any.
 REST = "adapter_rest.safetensors"
@@ -23,9 +25,32 @@ _keys: weakref.WeakKeyDictionary[nn.Module, dict[str, dict[str, str]]] = weakref
 PREFIX = "base_model.model."  # of the keys in files; the tensors of a model without PEFT's wrapper have none
 
 
+def is_adapter(model: nn.Module) -> bool:
+    """Whether it trains and saves only an adapter: PEFT's wrapper is around it, or an adapter is inside of it."""
+    return is_wrapped(model) or _has_adapter(model)
+
+
+def is_wrapped(model: nn.Module) -> bool:
+    """Whether PEFT's wrapper is around the base model."""
+    return any(base.__name__ == "PeftModel" and base.__module__.startswith("peft.") for base in type(model).__mro__)
+
+
+def _has_adapter(model: Any) -> bool:
+    """Whether transformers' add_adapter or load_adapter has put an adapter into the model itself. With several active
+    ones it is saved as a whole, since transformers saves one."""
+    return bool(getattr(model, "_hf_peft_config_loaded", False)) and len(model.active_adapters()) == 1
+
+
+def prepends_prompt(model: Any) -> bool:
+    """Whether PEFT puts virtual tokens before the inputs, and ignored labels before the labels."""
+    if not is_wrapped(model) or model.active_peft_config.task_type != "CAUSAL_LM":
+        return False
+    return model.active_peft_config.peft_type in ("PROMPT_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING")
+
+
 def stored(model: Any) -> list[str]:
     """The adapters that are saved: all of a PEFT model, the active one that is in a model of transformers."""
-    return list(model.peft_config) if is_peft_model(model) else list(model.active_adapters())
+    return list(model.peft_config) if is_wrapped(model) else list(model.active_adapters())
 
 
 def encoders(model: nn.Module) -> dict[str, nn.Module]:
@@ -38,11 +63,14 @@ def encoders(model: nn.Module) -> dict[str, nn.Module]:
 def encoders_in_eval_mode(model: nn.Module) -> Iterator[None]:
     """A context for PEFT's calls of prompt encoders: in training mode, dropout would draw random numbers, and the
     stored prompt would be a random one."""
-    training = [module for encoder in encoders(model).values() for module in eval_mode(encoder)]
+    training = [module for encoder in encoders(model).values() for module in encoder.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         yield
     finally:
-        restore_mode(training)
+        for module in training:
+            module.training = True
 
 
 def keys_of(model: nn.Module, adapter: str) -> dict[str, str]:
@@ -70,6 +98,35 @@ def _select(model: nn.Module, adapter: str) -> tuple[dict[str, str], list[str]]:
     return keys, [key for key in found if key not in keys]
 
 
+def load(model: nn.Module, tensors: dict[str, Any], adapter: str = "default") -> None:
+    """Load the tensors of a file."""
+    from peft import set_peft_model_state_dict
+
+    set_peft_model_state_dict(model, tensors, adapter_name=adapter)
+
+
+def check_installed(directory: Any) -> None:
+    if find_spec("peft") is None:
+        raise MissingPackageError(f"loading the adapter in {directory} needs peft: pip install peft")
+
+
+def check_computed(model: Any) -> None:
+    """Raise an error if a file holds what PEFT computes from complete weights, where they are sharded."""
+    for name in stored(model):
+        computed = computed_keys(model, name)
+        if computed:
+            raise UnsupportedError(
+                f"PEFT computes what it stores of a {model.peft_config[name].peft_type.value} adapter "
+                f"({preview(computed)}) from complete weights, but sharding stage2 and stage3 shard them. Use "
+                "sharding='stage1', or remove sharding."
+            )
+
+
+def encoder_parameters(model: nn.Module) -> set[nn.Parameter]:
+    """Those of prompt encoders, which PEFT also calls outside of the model's forward pass, to save its prompts."""
+    return {p for encoder in encoders(model).values() for p in encoder.parameters()}
+
+
 def names_in_files(model: Any) -> set[str]:
     """Names of all tensors that can be restored from the files of the adapters."""
     found = {name for adapter in stored(model) for name in keys_of(model, adapter).values()}
@@ -84,7 +141,8 @@ def names_of_rest(model: Any) -> list[str]:
     that were unfrozen, running means."""
     known = names_in_files(model)
     names = [name for name, p in model.named_parameters() if p.requires_grad]
-    if not getattr(base_of(model), "is_quantized", False):  # its weights may be buffers
+    base = model.get_base_model() if is_wrapped(model) else model
+    if not getattr(base, "is_quantized", False):  # its weights may be buffers
         names += [name for name, _ in model.named_buffers()]
     own = model.state_dict()
     return [name for name in names if name in own and name not in known]

@@ -1,11 +1,13 @@
 """AdamW whose state may be in low precision, with Kahan summation to compensate."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ...errors import ArgumentError
 from .optimizer_base import OneByOne
+from .optimizer_fields import Fields, like
 
 _DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 
@@ -42,17 +44,15 @@ class AnyPrecisionAdamW(OneByOne):
         super().__init__(params, defaults)
 
     @staticmethod
-    def read_options(options: dict[str, Any]) -> dict[str, Any]:
-        """optim_args by name; the dtypes by theirs."""
-        read: dict[str, Any] = {}
-        for key, value in options.items():
-            if key.endswith("_dtype"):
-                name = str(value).removeprefix("torch.")
-                if name not in _DTYPES:
-                    raise ArgumentError(f"optim_args: {key}={value!r}; use one of {', '.join(_DTYPES)}")
-                value = _DTYPES[name]
-            read[key] = value
-        return read
+    def state_fields(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
+        """What is kept for a parameter."""
+        fields: Fields = {
+            "step": None,
+            "exp_avg": like(p, group["momentum_dtype"]),
+            "exp_avg_sq": like(p, group["variance_dtype"]),
+        }
+        extra = {"compensation": like(p, group["compensation_buffer_dtype"])}
+        return fields | (extra if group.get("use_kahan_summation") else {})
 
     def _update(self, p: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[p]
@@ -83,3 +83,17 @@ class AnyPrecisionAdamW(OneByOne):
             lost.add_((before - p).to(lost.dtype))
         else:
             p.add_(change.to(p.dtype))
+
+
+def class_and_options(
+    args: Any, model: torch.nn.Module | None, options: dict[str, Any], extra: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Types of the state are given by their names."""
+    for key, value in extra.items():
+        if key.endswith("_dtype"):
+            name = str(value).removeprefix("torch.")
+            if name not in _DTYPES:
+                raise ArgumentError(f"optim_args: {key}={value!r}; use one of {', '.join(_DTYPES)}")
+            value = _DTYPES[name]
+        options[key] = value
+    return AnyPrecisionAdamW, options

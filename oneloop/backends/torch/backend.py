@@ -4,6 +4,7 @@ from . import (
     devices,
     engine,
     export,
+    external_checkpoint,
     framework_layout,
     loaders,
     memory,
@@ -15,7 +16,6 @@ from . import (
     profiling,
     randomness,
     tensors,
-    transformers_checkpoint,
     weights,
 )
 
@@ -28,7 +28,7 @@ __all__ = [
     "devices",
     "engine",
     "export",
-    "transformers_checkpoint",
+    "external_checkpoint",
     "loaders",
     "memory",
     "models",

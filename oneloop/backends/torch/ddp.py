@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ...distributed.collectives import ProcessGroup
+from ...distributed.mesh import Mesh
 from ...distributed.strategy import AS_IT_IS
-from .parallel import Alone, average, from_main, reduce
+from .parallel import SingleProcessStrategy, average, from_main, reduce
 
 WORD = 16  # numbers sent with the gradients
 
@@ -64,26 +65,28 @@ class SteadyDDP(DistributedDataParallel):
         return torch.stack([p.flatten()[0] * 0.0 for p in self.module.parameters() if p.requires_grad]).sum()
 
 
-class DataParallel(Alone):
-    """Every process has the whole model; DDP averages gradients during the backward pass.
+class DataParallelStrategy(SingleProcessStrategy):
+    """Every replica has the whole model; DDP averages gradients during the backward pass.
 
     An update in which a process has nothing to compute (fewer samples than processes are left) uses the model without
     DDP, and gradients are averaged afterwards: DDP would wait for that process forever. So does the first update unless
     ddp_find_unused_parameters is set: it shows whether the model has unused parameters.
     """
 
-    mutes = True
+    can_join_without_grad = True
 
-    def __init__(self, args: Any, processes: ProcessGroup) -> None:
-        super().__init__(args, processes)
+    def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh) -> None:
+        super().__init__(args, processes, mesh)
         self.ddp: SteadyDDP | None = None
         self.model: nn.Module | None = None
-        self.unused: bool | None = None
+        self.has_unused_parameters: bool | None = None
         self._direct = False
         self._own: list[nn.Parameter] = []
         self._trained: list[bool] = []
         self._changed = False
-        self._closing: tuple[Any, bool] | None = None  # the loss before the current pass, whether its own counts
+        self._last_backward_loss: tuple[Any, bool] | None = (
+            None  # the loss before the current pass, whether its own counts
+        )
         self._sent: tuple[torch.Tensor, Any] | None = None  # the loss being sent, and the message
         self._syncs = False  # the current backward pass averages gradients
         self._carried: list[float] | None = None  # sent with the loss
@@ -91,23 +94,24 @@ class DataParallel(Alone):
         self._told: list[float] | None = None
         self._word: list[float] | None = None  # the numbers that the next backward pass sends
 
-    def own_buffers(self, model: nn.Module) -> list[torch.Tensor]:
-        apart = self.args.ddp_broadcast_buffers is False and not self.processes.is_main
+    def local_buffers(self, model: nn.Module) -> list[torch.Tensor]:
+        apart = self.args.ddp_broadcast_buffers is False and self.mesh.batch_index > 0
         return list(model.buffers()) if apart else []
 
-    def put_buffer(self, target: torch.Tensor, array: Any) -> None:
+    def load_buffer(self, target: torch.Tensor, array: Any) -> None:
         target.detach().copy_(torch.tensor(array))
-
-    def agree(self, model: nn.Module) -> None:
-        from_main([*model.parameters(), *model.buffers()])
 
     def wrap(self, model: nn.Module) -> nn.Module:
         args = self.args
-        self.model, self.ddp, self.unused = model, None, self.known_unused(args.ddp_find_unused_parameters)
-        if self.unused is None and (args.torch_compile or args.ddp_static_graph):
-            self.unused = False  # these inspect the wrapped model only once
-        self.agree(model)
-        return model if self.unused is None else self._wrapped()
+        self.model, self.ddp, self.has_unused_parameters = (
+            model,
+            None,
+            self.expects_unused_parameters(args.ddp_find_unused_parameters),
+        )
+        if self.has_unused_parameters is None and (args.torch_compile or args.ddp_static_graph):
+            self.has_unused_parameters = False  # these inspect the wrapped model only once
+        self.broadcast_weights(model)
+        return model if self.has_unused_parameters is None else self._wrapped()
 
     def _wrapped(self) -> nn.Module:
         args, model = self.args, self.model
@@ -122,11 +126,12 @@ class DataParallel(Alone):
         self._trained = self._now_trained()
         self.ddp = SteadyDDP(
             model,
-            steady=bool(args.ddp_static_graph) or not self.unused,
+            steady=bool(args.ddp_static_graph) or not self.has_unused_parameters,
             device_ids=[args.device] if one_device else None,
-            find_unused_parameters=bool(self.unused),
+            find_unused_parameters=bool(self.has_unused_parameters),
             gradient_as_bucket_view=True,  # one copy of the gradients less, in time and in memory
-            word=WORD if self._may_carry() else 0,
+            word=WORD if self._can_piggyback() else 0,
+            process_group=self.replicas.handle,
             **{name: value for name, value in options.items() if value is not None},
         )
         return self.ddp
@@ -134,7 +139,7 @@ class DataParallel(Alone):
     def begin(self, all_take_part: bool) -> None:
         self._direct = self.ddp is None or not all_take_part
 
-    def called(self, wrapped: nn.Module) -> nn.Module:
+    def forward_module(self, wrapped: nn.Module) -> nn.Module:
         assert self.model is not None
         # A callback may freeze or unfreeze layers during a run: DDP would wait for their gradients.
         self._changed = self.ddp is not None and self._trained != self._now_trained()
@@ -145,29 +150,30 @@ class DataParallel(Alone):
         return [p.requires_grad for p in self._own]
 
     @property
-    def goes_ahead(self) -> bool:
+    def skips_presync(self) -> bool:
         """DDP that supports processes without a contribution to the loss, which then add nothing."""
         return self.ddp is not None and not self.args.ddp_static_graph
 
-    def _may_carry(self) -> bool:
+    def _can_piggyback(self) -> bool:
         """On an accelerator, reading the numbers would be a host sync. DDP that searches for unused parameters, or has
         a static graph, does not find the word; a loss scaler would scale it."""
         args = self.args
-        odd = self.unused or args.ddp_static_graph or args.torch_compile or args.fp16
-        return self.sees_losses and not odd and args.device.type == "cpu"
+        odd = self.has_unused_parameters or args.ddp_static_graph or args.torch_compile or args.fp16
+        odd = odd or self.replicas is not self.processes  # the word is for all processes, not only for the replicas
+        return self.engine_runs_backward and not odd and args.device.type == "cpu"
 
     @property
-    def carries(self) -> bool:
+    def can_piggyback(self) -> bool:
         return self.ddp is not None and self.ddp.word is not None
 
-    def carry(self, numbers: list[float], expected: float | None) -> None:
+    def piggyback(self, numbers: list[float], expected: float | None) -> None:
         self._carried, self._expected = numbers, expected
 
-    def carried(self) -> list[float]:
+    def piggybacked(self) -> list[float]:
         assert self._told is not None
         return self._told
 
-    def add_nothing(self) -> None:
+    def contribute_zero_grads(self) -> None:
         assert self.ddp is not None
         loss = torch.zeros(()) if self._direct else self.ddp.nothing()
         self._syncs = not self._direct
@@ -183,37 +189,37 @@ class DataParallel(Alone):
         assert self.ddp is not None
         return self.ddp.no_sync()
 
-    def muted(self, wrapped: nn.Module) -> contextlib.AbstractContextManager:
+    def discard_gradients(self, wrapped: nn.Module) -> contextlib.AbstractContextManager:
         return _same_gradients(list(wrapped.parameters()))
 
     def finish(self, parameters: list[nn.Parameter]) -> bool:
         assert self.model is not None
         own = self._own or list(self.model.parameters())
         if self._direct:
-            average(parameters, self.processes.size)
+            average(parameters, self.replicas)
         elif len(parameters) > len(own):  # those of a criterion, which DDP does not have
             known = {id(p) for p in own}
-            average([p for p in parameters if id(p) not in known], self.processes.size)
+            average([p for p in parameters if id(p) not in known], self.replicas)
         if self._carried is not None:
-            self._take_word(parameters)
+            self._read_piggybacked(parameters)
         if self.ddp is None:
-            self.unused = any(p.requires_grad and p.grad is None for p in own)
+            self.has_unused_parameters = any(p.requires_grad and p.grad is None for p in own)
             return True
         return self._changed
 
     def rewrap(self) -> nn.Module:
         return self._wrapped()
 
-    def closing(self, so_far: Any, counts: bool) -> None:
-        self._closing = (so_far, counts)
+    def attach_loss_to_last_backward(self, so_far: Any, counts: bool) -> None:
+        self._last_backward_loss = (so_far, counts)
 
     def send(self, loss: torch.Tensor) -> None:
         """Send the loss of the update to the others while gradients are computed: in a gradient bucket, or
         separately."""
-        self._word = [] if self._syncs and self.carries else None
-        if self._closing is None:
+        self._word = [] if self._syncs and self.can_piggyback else None
+        if self._last_backward_loss is None:
             return
-        (so_far, counts), self._closing = self._closing, None
+        (so_far, counts), self._last_backward_loss = self._last_backward_loss, None
         if counts:
             so_far = loss.detach() if so_far is None else so_far + loss.detach()
         if self._word is None or self._carried is None:
@@ -232,11 +238,11 @@ class DataParallel(Alone):
         word = torch.tensor(numbers + [0.0] * (WORD - len(numbers)))
         torch.autograd.backward((loss, self.ddp.word), (kwargs.pop("gradient", None), word), **kwargs)
 
-    def _take_word(self, parameters: list[nn.Parameter]) -> None:
+    def _read_piggybacked(self, parameters: list[nn.Parameter]) -> None:
         """The means over all processes. Losses were weighted with the expected number of items."""
         assert self.ddp is not None and self.ddp.word is not None and self._carried is not None
         if self._direct:
-            means = reduce(torch.tensor(self._carried), self.processes, "mean")
+            means = reduce(torch.tensor(self._carried), self.replicas, "mean")
             word = [self.mean(None), *means]
         else:
             word = self.ddp.word.grad.tolist()
@@ -254,21 +260,21 @@ class DataParallel(Alone):
             torch.zeros((), device=device) if loss is None else torch.as_tensor(loss, device=device).detach().clone()
         )
         value = value.float().reshape(())
-        self._sent = value, dist.all_reduce(value, async_op=True)
+        self._sent = value, dist.all_reduce(value, group=self.replicas.handle, async_op=True)
 
     def mean(self, loss: Any) -> Any:
         if self._sent is None:
             self._send_loss(loss)
         assert self._sent is not None
-        (value, message), self._sent, self._closing = self._sent, None, None
+        (value, message), self._sent, self._last_backward_loss = self._sent, None, None
         if message is None:
             return value
         message.wait()
-        return value / self.processes.size
+        return value / self.replicas.size
 
-    def settle(self, model: nn.Module) -> None:
+    def prepare_eval(self, model: nn.Module) -> None:
         if self.args.ddp_broadcast_buffers is not False:
-            from_main(list(model.buffers()))
+            from_main(list(model.buffers()), self.equals)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ def title(device: torch.device) -> str | None:
     return module.get_device_name(device) if hasattr(module, "get_device_name") else None
 
 
-def place(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+def move_model(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
     """The model on that device. A model that is spread over devices, or is quantised, is not moved."""
     if getattr(model, "hf_device_map", None) or getattr(model, "is_quantized", False):
         return model
@@ -64,6 +64,11 @@ def _materialise(model: torch.nn.Module, device: torch.device) -> None:
 
 def move(batch: Any, device: torch.device, non_blocking: bool = True) -> Any:
     """Move every tensor and array of a nested batch to the device; other values are unchanged."""
+    if type(batch) is dict and all(type(value) is torch.Tensor for value in batch.values()):  # as nearly all are
+        return {
+            name: value if value.device == device else value.to(device, non_blocking=non_blocking)
+            for name, value in batch.items()
+        }
 
     def moved(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.device == device:

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from ...distributed.collectives import SINGLE_PROCESS
-from ...errors import ModelError, NoGradientsError
+from ...errors import NoGradientsError
 from .._common.engines import TapeEngine
-from .._common.helpers import some
+from .._common.helpers import preview
 from . import masked_steps, parallel
 from .devices import recorded_event
 from .forward_autocast import ForwardAutocast
@@ -21,7 +21,7 @@ from .optimizers import groups, step_optimizer
 
 logger = logging.getLogger(__name__)
 
-WATCHES_OVERRIDES = False  # a loss has its graph: backward may be called anywhere
+RECORDS_TRAINING_STEP = False  # a loss has its graph: backward may be called anywhere
 
 
 def _clip_coefficient(norm: torch.Tensor, value: float | None, max_grad_norm: float) -> torch.Tensor:
@@ -56,7 +56,7 @@ class Engine(TapeEngine):
         nonfinite: str = "stop",
     ) -> None:
         self.model = model
-        self.strategy = parallel.Alone(None, SINGLE_PROCESS)  # set by the Trainer
+        self.strategy = parallel.SingleProcessStrategy(None, SINGLE_PROCESS)  # set by the Trainer
         self.device = device
         self.dtype = {None: None, "fp16": torch.float16, "bf16": torch.bfloat16}[half]
         self.scaler = torch.amp.GradScaler(device.type, init_scale=loss_scale) if half == "fp16" else None
@@ -65,7 +65,7 @@ class Engine(TapeEngine):
         self.late = device.type != "cpu"
         # All of them, since a callback may unfreeze some during a run.
         self.parameters = list(model.parameters())
-        self._spread = len({p.device for p in self.parameters}) > 1  # a model on several devices
+        self._on_several_devices = len({p.device for p in self.parameters}) > 1  # a model on several devices
         self.norm: torch.Tensor | float | None = None
         self.skipped = 0  # updates skipped because of a loss-scale overflow or nonfinite="skip"
         self._bad: torch.Tensor | bool = False
@@ -96,7 +96,7 @@ class Engine(TapeEngine):
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Add the gradients of a loss to the accumulated ones."""
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
-            raise ModelError(
+            raise NoGradientsError(
                 f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable "
                 "parameter. Look for .item(), .detach() or torch.no_grad() in its computation, or a frozen model."
             )
@@ -125,14 +125,14 @@ class Engine(TapeEngine):
                 "for detached tensors, a frozen model, or a training_step that does not call backward."
             )
         if len(gradients) != self._gradients:
-            self._look_for_thawed(optimizer, len(gradients))
+            self._warn_about_unfrozen(optimizer, len(gradients))
         if self.max_grad_norm <= 0 and self.nonfinite == "ignore":
             return
         if gradients[0].is_sparse or any(g.is_sparse for g in gradients):
             norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm or math.inf, foreach=False)
             clipped = True
         else:
-            norm = self.strategy.norm(gradients, self.device if self._spread else None)
+            norm = self.strategy.norm(gradients, self.device if self._on_several_devices else None)
             clipped = self.max_grad_norm <= 0
         if self.late:
             self._flag_on_device(norm, loss, gradients, clipped)
@@ -143,7 +143,7 @@ class Engine(TapeEngine):
         elif not clipped and value + 1e-6 > self.max_grad_norm:  # below the limit it would multiply by exactly one
             torch._foreach_mul_(gradients, _clip_coefficient(norm, value, self.max_grad_norm))
 
-    def _look_for_thawed(self, optimizer: Any, count: int) -> None:
+    def _warn_about_unfrozen(self, optimizer: Any, count: int) -> None:
         """Warn about layers that were frozen when the optimizer was created, and no longer are: it does not train
         them."""
         before, self._gradients = self._gradients, count
@@ -157,7 +157,7 @@ class Engine(TapeEngine):
                 "%s have gradients since this update, but are not in the optimizer, so they are not "
                 "trained. Freeze layers after the optimizer is created (in on_train_begin), or add them: "
                 "optimizer.add_param_group.",
-                some(left_out),
+                preview(left_out),
             )
 
     def _flag_on_device(self, norm: torch.Tensor, loss: Any, gradients: list[torch.Tensor], clipped: bool) -> None:

@@ -1,4 +1,4 @@
-"""Autocast in the forward pass of a model alone, as accelerate does it for transformers' Trainer.
+"""Autocast in the forward pass of a model alone.
 
 The outputs are float32, and so is what a compute_loss, or a library on top of it, does with them.
 """

@@ -25,7 +25,7 @@ def layout(model: nn.Module) -> dict[str, Place]:
     axes = {}
     for prefix, module in base.named_modules():
         name = f"{prefix}." if prefix else ""
-        # GPT-2's linear layer, Conv1D in transformers, has transposed weights.
+        # GPT-2's linear layer, Conv1D, has transposed weights.
         if type(module).__name__ == "Conv1D":
             axes[f"{name}weight"] = "io"
         axes |= {f"{name}weight": kind for layer, kind in AXES.items() if isinstance(module, layer)}

@@ -11,10 +11,10 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, get_work
 from torch.utils.data._utils import worker as worker_state
 
 from ...data.feistel import key_of
-from ...data.iterable import Source, minds_workers, warn_of_repeats
-from ...data.loader_options import Loading
+from ...data.iterable import Source, is_worker_aware, warn_about_repeated_samples
+from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard
-from ...distributed.preemption import leave_to_main_process
+from ...distributed.preemption import ignore_job_signals
 from ...distributed.world import world
 from ...errors import OneloopError
 
@@ -37,7 +37,7 @@ class Loader(DataLoader):
 
     @property
     def total_batch_size(self) -> int | None:
-        """Samples of all processes in one step, under the name of accelerate's loaders; None if batches vary."""
+        """Samples of all processes in one step, under a name that scripts read; None if batches vary."""
         size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
         return size * world().size if size else None
 
@@ -58,8 +58,8 @@ class Loader(DataLoader):
         return self._plain()
 
     def _workers(self) -> Any:
-        """DataLoader's iterator. The seed of workers that it starts is ours. accelerate copies `generator`, and should
-        find none where transformers' Trainer has none."""
+        """DataLoader's iterator. The seed of workers that it starts is ours. Who prepares a loader for several
+        processes copies its `generator`, and should find none where a script has given none."""
         if not self.draws_seed and self.generator is None:
             return super().__iter__()
         before, self.generator = self.generator, torch.Generator().manual_seed(self.seed)
@@ -134,7 +134,7 @@ def has_drawn_seed(loader: Any) -> bool | None:
     return loader._iterator is not None
 
 
-def seed_apart(loader: Any) -> None:
+def seed_without_drawing(loader: Any) -> None:
     """Let it seed workers that it keeps without drawing from the default generator."""
     if isinstance(loader, Loader) and loader.draws_seed:
         loader.has_drawn = True
@@ -147,7 +147,7 @@ class _Apart(torch.Generator):
 
 
 def _base(loader: Any) -> Any:
-    """The DataLoader within one that accelerate has prepared."""
+    """The DataLoader within one that has been prepared for several processes."""
     return getattr(loader, "base_dataloader", loader)
 
 
@@ -166,35 +166,35 @@ def is_iterable(dataset: Any) -> bool:
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
-def make_loader(dataset: Any, asked: Loading) -> Loader:
+def make_loader(dataset: Any, loader_options: LoaderOptions) -> Loader:
     """Batches of a batch sampler, or in the order of an iterable dataset. The loader has its own generator, so that
     iterating does not use the RNG of the model."""
     options: dict[str, Any] = {
-        "collate_fn": asked.collator,
-        "num_workers": asked.workers,
-        "pin_memory": asked.pin and torch.cuda.is_available(),
-        "generator": None if asked.draws_seed else torch.Generator().manual_seed(asked.seed),
+        "collate_fn": loader_options.collator,
+        "num_workers": loader_options.workers,
+        "pin_memory": loader_options.pin and torch.cuda.is_available(),
+        "generator": None if loader_options.draws_seed else torch.Generator().manual_seed(loader_options.seed),
     }
-    if asked.workers:
+    if loader_options.workers:
         # Workers of an iterable are restarted in every epoch: their RNG state would depend on those before.
-        options["persistent_workers"] = asked.persistent and asked.batches is not None
-        options["prefetch_factor"] = asked.prefetch
-        options["in_order"] = asked.in_order
-        options["worker_init_fn"] = leave_to_main_process
-        options["multiprocessing_context"] = asked.context
-    if asked.batches is not None:
-        return _as_asked(Loader(dataset, batch_sampler=asked.batches, **options), asked)
+        options["persistent_workers"] = loader_options.persistent and loader_options.batches is not None
+        options["prefetch_factor"] = loader_options.prefetch
+        options["in_order"] = loader_options.in_order
+        options["worker_init_fn"] = ignore_job_signals
+        options["multiprocessing_context"] = loader_options.context
+    if loader_options.batches is not None:
+        return _as_asked(Loader(dataset, batch_sampler=loader_options.batches, **options), loader_options)
     known = dataset.known if isinstance(dataset, ProcessShard) else None
     if not isinstance(dataset, IterableDataset):
-        dataset = Stream(dataset, asked.batch_size)
-    elif asked.workers > 1:
-        warn_of_repeats(dataset, "torch", "torch.utils.data.get_worker_info()")
-    loader = Loader(dataset, batch_size=asked.batch_size, drop_last=asked.drop_last, **options)
+        dataset = Stream(dataset, loader_options.batch_size)
+    elif loader_options.workers > 1:
+        warn_about_repeated_samples(dataset, "torch", "torch.utils.data.get_worker_info()")
+    loader = Loader(dataset, batch_size=loader_options.batch_size, drop_last=loader_options.drop_last, **options)
     loader.known = known
-    return _as_asked(loader, asked)
+    return _as_asked(loader, loader_options)
 
 
-def _as_asked(loader: Loader, asked: Loading) -> Loader:
+def _as_asked(loader: Loader, asked: LoaderOptions) -> Loader:
     loader.seed = asked.seed
     loader.fetches_ahead = asked.draws_seed and not asked.workers
     # For workers torch also draws the seed by which its own pipes shuffle.
@@ -211,10 +211,10 @@ class Stream(Source, IterableDataset):
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
-        if worker is None or minds_workers(self.source):
+        if worker is None or is_worker_aware(self.source):
             return iter(self.source)
         part, streams = (worker.id, worker.num_workers), (torch.get_rng_state, torch.set_rng_state)
-        return self.deal(part, worker.seed - worker.id, "torch", _worker_hidden, streams)
+        return self.shard_batches(part, worker.seed - worker.id, "torch", _worker_hidden, streams)
 
 
 @contextmanager
@@ -248,7 +248,7 @@ def set_generator_states(loader: Any, states: list[Any]) -> None:
 
 
 def _generators(loader: Any) -> list[torch.Generator]:
-    """Each once. A loader of ours is reseeded."""
+    """The generators of a user's loader, each once. Loaders of make_loader are reseeded and have none here."""
     parts = [None if isinstance(loader, Loader) else loader]
     waiting = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
     while waiting and len(parts) < 9:  # a sampler of batches has another one within it

@@ -1,16 +1,18 @@
 """The functions on models that the core uses."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
-from ...errors import ArgumentError, ModelError, RefusedError
+from ...errors import ArgumentError, ModelError, UnsupportedError
 from .._common import helpers, label_shift
 from .._common.buffers import Buffer
 from .._common.modes import outermost_in_eval
+from .adapters import is_adapter as is_adapter
+from .adapters import is_wrapped, prepends_prompt
 
 HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1 with a warning
 NEAREST_HALF = "half weights with float32 master weights; the closest level, O1 (autocast),"
@@ -33,33 +35,17 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _is_deepspeed_engine(model: nn.Module) -> bool:
-    """By name, as the package is imported only where it is used."""
+    """Whether this is DeepSpeed's engine, judged by its class name, so that the package is not imported."""
     return any(
         base.__name__ == "DeepSpeedEngine" and base.__module__.partition(".")[0] == "deepspeed"
         for base in type(model).__mro__
     )
 
 
-def is_adapter(model: nn.Module) -> bool:
-    """Whether this is a PEFT model, or one of transformers with an adapter, which trains and saves only its adapter."""
-    return is_peft_model(model) or has_adapter(model)
-
-
-def is_peft_model(model: nn.Module) -> bool:
-    """Whether PEFT's wrapper is around the base model."""
-    return any(base.__name__ == "PeftModel" and base.__module__.startswith("peft.") for base in type(model).__mro__)
-
-
-def has_adapter(model: Any) -> bool:
-    """Whether transformers' add_adapter or load_adapter has put an adapter into the model itself. With several active
-    ones it is saved as a whole, since transformers saves one."""
-    return bool(getattr(model, "_hf_peft_config_loaded", False)) and len(model.active_adapters()) == 1
-
-
 def base_of(model: nn.Module) -> nn.Module:
     """The user's model without wrappers and adapters: the one whose forward has the names of the inputs."""
     model = unwrap(model)
-    return model.get_base_model() if is_peft_model(model) else model
+    return model.get_base_model() if is_wrapped(model) else model
 
 
 def config_of(model: nn.Module) -> Any:
@@ -88,22 +74,15 @@ def shifts_labels(model: nn.Module) -> bool | None:
 
     Your own model can declare it with a class attribute `shifts_labels = True`.
     """
-    if _prepends_prompt(unwrap(model)):  # the last virtual token is compared with the first label
+    if prepends_prompt(unwrap(model)):  # the last virtual token is compared with the first label
         return False
     base = base_of(model)
     return label_shift.declared_shift(base, base.forward, torch.from_numpy)
 
 
-def seems_to_shift(model: nn.Module) -> bool:
+def guess_label_shift(model: nn.Module) -> bool:
     """A guess, for a model that declares nothing and whose loss cannot be computed beforehand."""
-    return label_shift.seems_to_shift(type(base_of(model)))
-
-
-def _prepends_prompt(model: Any) -> bool:
-    """Whether PEFT puts virtual tokens before the inputs, and ignored labels before the labels."""
-    if not is_peft_model(model) or model.active_peft_config.task_type != "CAUSAL_LM":
-        return False
-    return model.active_peft_config.peft_type in ("PROMPT_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING")
+    return label_shift.guess_label_shift(type(base_of(model)))
 
 
 def counts_ignored(criterion: Any) -> bool:
@@ -143,7 +122,7 @@ def restore_mode(training: list[nn.Module]) -> None:
 def invoke(model: Callable, inputs: Any) -> Any:
     """Call the model with a batch: by keyword for a mapping, by position for a tuple."""
     try:
-        return helpers.call(model, inputs)
+        return model(**inputs) if isinstance(inputs, Mapping) else helpers.call(model, inputs)
     except TypeError as error:
         if isinstance(model, nn.Module):
             base = base_of(model)
@@ -187,7 +166,7 @@ def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
     options = {"use_reentrant": False, **(options or {})}
     base = unwrap(model)
     if hasattr(base, "gradient_checkpointing_enable"):
-        # Which layers, and where their inputs are kept: of transformers 5.22, and no arguments of torch's function.
+        # Which layers, and where their inputs are kept: for the model's method, and no arguments of torch's function.
         chosen = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
         base.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options, **chosen)
         if options["use_reentrant"] and hasattr(base, "enable_input_require_grads"):
@@ -198,7 +177,7 @@ def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
         return
     blocks = _blocks(base)
     if not blocks:
-        raise RefusedError(
+        raise UnsupportedError(
             "gradient_checkpointing (recompute) needs a model built from blocks: an nn.ModuleList or "
             "nn.Sequential whose elements have weights, or a method gradient_checkpointing_enable. "
             f"{type(base).__name__} has none of them: put its layers into an nn.ModuleList, or remove the argument."
@@ -257,7 +236,7 @@ def check_compiler(backend: str | None) -> None:
     """Raise an error that lists the known compilers before training if the compiler is unknown."""
     known = torch._dynamo.list_backends(None)
     if backend is not None and backend not in known:
-        raise RefusedError(
+        raise UnsupportedError(
             f"unknown torch_compile_backend (torchdynamo) {backend!r} for PyTorch {torch.__version__} on this "
             f"machine; use one of {', '.join(torch._dynamo.list_backends())}, or remove it."
         )
@@ -269,7 +248,7 @@ def to_half(model: nn.Module, kind: str) -> nn.Module:
 
 
 def with_master_weights(model: nn.Module, kind: str) -> NoReturn:
-    raise RefusedError(f"torch has no {NEAREST_HALF} is what fp16_opt_level='O2' means here.")
+    raise UnsupportedError(f"torch has no {NEAREST_HALF} is what fp16_opt_level='O2' means here.")
 
 
 def buffers(model: nn.Module) -> list[Buffer]:

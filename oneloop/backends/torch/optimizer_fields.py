@@ -1,4 +1,5 @@
-"""What optimizers keep for each parameter: names, shapes and types of the tensors, for the classes that oneloop knows.
+"""The state that optimizers keep for each parameter: names, shapes and types of the tensors, for the classes that
+oneloop knows.
 
 Of other classes nothing is known but the rule that a state belongs to a parameter; they check what they are given when
 they use it.
@@ -9,82 +10,67 @@ from typing import Any
 
 import torch
 
+from ... import libraries
 from .._common import optimizer_checks as checks
 from .._common.optimizer_checks import Kind
 from . import quantized_state
 
 Fields = dict[str, Kind | None]  # None: a number, or a tensor with one
+FLOAT = str(torch.float32)
 
 
-def _like(p: torch.Tensor, dtype: Any = None) -> Kind:
+def like(p: torch.Tensor, dtype: Any = None) -> Kind:
     return tuple(p.shape), str(dtype or p.dtype)
 
 
-def _adam(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
-    fields: Fields = {"step": None, "exp_avg": _like(p), "exp_avg_sq": _like(p)}
-    return fields | ({"max_exp_avg_sq": _like(p)} if group.get("amsgrad") else {})
+def adam_fields(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
+    fields: Fields = {"step": None, "exp_avg": like(p), "exp_avg_sq": like(p)}
+    return fields | ({"max_exp_avg_sq": like(p)} if group.get("amsgrad") else {})
 
 
 def _sgd(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
-    return {"momentum_buffer": _like(p)} if group.get("momentum") else {}
+    return {"momentum_buffer": like(p)} if group.get("momentum") else {}
 
 
 def _adagrad(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
-    return {"step": None, "sum": _like(p)}
+    return {"step": None, "sum": like(p)}
 
 
 def _rmsprop(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
-    fields: Fields = {"step": None, "square_avg": _like(p)}
-    fields |= {"momentum_buffer": _like(p)} if (group.get("momentum") or 0) > 0 else {}
-    return fields | ({"grad_avg": _like(p)} if group.get("centered") else {})
+    fields: Fields = {"step": None, "square_avg": like(p)}
+    fields |= {"momentum_buffer": like(p)} if (group.get("momentum") or 0) > 0 else {}
+    return fields | ({"grad_avg": like(p)} if group.get("centered") else {})
 
 
-def _adafactor(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
-    shape = tuple(p.shape)
-    fields: Fields = {"step": None}
-    if len(shape) > 1:
-        fields |= {"row_var": ((*shape[:-1], 1), _FLOAT), "col_var": ((*shape[:-2], 1, shape[-1]), _FLOAT)}
-    else:
-        fields["variance"] = (shape, _FLOAT)
-    return fields | ({"exp_avg": (shape, _FLOAT)} if (group.get("beta1") or 0) > 0 else {})
+def _in_library(shapes: libraries.StateShapes) -> Callable[[torch.Tensor, Mapping[str, Any]], Fields]:
+    """Of an optimizer that another library has: shapes alone are known."""
+
+    def fields_of(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
+        found = shapes(tuple(p.shape), group)
+        return {key: None if shape is None else (shape, None) for key, shape in found.items()}
+
+    return fields_of
 
 
-def _adafactor_of_transformers(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
-    shape = tuple(p.shape)
-    fields: Fields = {"step": None, "RMS": None}
-    if len(shape) > 1:
-        fields |= {"exp_avg_sq_row": (shape[:-1], None), "exp_avg_sq_col": ((*shape[:-2], shape[-1]), None)}
-    else:
-        fields["exp_avg_sq"] = (shape, None)
-    return fields | ({"exp_avg": (shape, None)} if group.get("beta1") is not None else {})
-
-
-def _anyprecision(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
-    fields: Fields = {
-        "step": None,
-        "exp_avg": _like(p, group["momentum_dtype"]),
-        "exp_avg_sq": _like(p, group["variance_dtype"]),
-    }
-    extra = {"compensation": _like(p, group["compensation_buffer_dtype"])}
-    return fields | (extra if group.get("use_kahan_summation") else {})
-
-
-def _muon(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
-    return {"momentum_buffer": _like(p)} if group.get("use_muon") else _adam(p, group)
-
-
-_FLOAT = str(torch.float32)
 _KNOWN: dict[str, Callable[[torch.Tensor, Mapping[str, Any]], Fields]] = {
-    "torch.optim.adamw.AdamW": _adam,
-    "torch.optim.adam.Adam": _adam,
+    "torch.optim.adamw.AdamW": adam_fields,
+    "torch.optim.adam.Adam": adam_fields,
     "torch.optim.sgd.SGD": _sgd,
     "torch.optim.adagrad.Adagrad": _adagrad,
     "torch.optim.rmsprop.RMSprop": _rmsprop,
-    "oneloop.backends.torch.adafactor.Adafactor": _adafactor,
-    "oneloop.backends.torch.anyprecision.AnyPrecisionAdamW": _anyprecision,
-    "oneloop.backends.torch.muon.MuonWithAdamW": _muon,
-    "transformers.optimization.Adafactor": _adafactor_of_transformers,
 }
+
+
+def _known(cls: type) -> tuple[type | None, Callable[[torch.Tensor, Mapping[str, Any]], Fields] | None]:
+    """The class, or its nearest base class, whose fields are known, and the function that lists them."""
+    for each in cls.__mro__:
+        name = f"{each.__module__}.{each.__qualname__}"
+        fields_of = _KNOWN.get(name)
+        if name in libraries.OPTIMIZER_STATES:
+            fields_of = _in_library(libraries.OPTIMIZER_STATES[name])
+        if fields_of is not None or "state_fields" in vars(each):
+            return each, fields_of or each.state_fields  # type: ignore[attr-defined]
+    return None, None
 
 
 def check_states(
@@ -92,10 +78,7 @@ def check_states(
 ) -> None:
     """Compare the states by parameter with what this class keeps, with the options of the optimizer's groups. A
     subclass may keep other fields; those that it has in common with its base class have to fit."""
-    base, fields_of = next(
-        ((each, _KNOWN[name]) for each in cls.__mro__ if (name := f"{each.__module__}.{each.__qualname__}") in _KNOWN),
-        (None, None),
-    )
+    base, fields_of = _known(cls)
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for name, state in states.items():
         for key, value in state.items():
@@ -114,7 +97,7 @@ def check_states(
             value = state.get(key)
             if isinstance(value, torch.Tensor):
                 found = (tuple(value.shape), str(value.dtype))
-                counter = ((), found[1] if value.dtype in (torch.float32, torch.float64) else _FLOAT)
+                counter = ((), found[1] if value.dtype in (torch.float32, torch.float64) else FLOAT)
                 checks.check_tensor(f"{name}:{key}", found, kind or counter, source)
             elif kind is not None and value is not None:
                 checks.check_tensor(f"{name}:{key}", ((), type(value).__name__), kind, source)

@@ -2,7 +2,7 @@
 
 A `ProcessGroup` (distributed/collectives.py) exchanges plain values; a strategy (distributed/strategy.py) exchanges
 gradients and weights.
-`strategy(args, processes)` selects one: `Alone` for one process, `DataParallel` of ddp.py for several; those that
+`strategy(args, processes, mesh)` selects one: `Alone` for one batch, `DataParallel` of ddp.py for several; those that
 also shard the state of the model are in sharding.py.
 """
 
@@ -20,7 +20,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
-from ...distributed.heartbeat import Heartbeat, near
+from ...distributed.heartbeat import Heartbeat, ranks_on_this_machine
+from ...distributed.mesh import SINGLE, Mesh, derive_strategy
 from ...distributed.strategy import Strategy
 from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError
@@ -33,7 +34,7 @@ _processes: "FrameworkProcesses | None" = None
 # -- the group
 
 
-def join(args: Any) -> ProcessGroup:
+def init_process_group(args: Any) -> ProcessGroup:
     """The processes of this run. The group is created at the first call, from the launcher's variables, and destroyed
     at exit; a group that the script has created itself is used and not destroyed."""
     global _processes
@@ -43,7 +44,7 @@ def join(args: Any) -> ProcessGroup:
         own = not dist.is_initialized()
         if own:
             _start_group(args)
-            atexit.register(leave)
+            atexit.register(destroy_process_group)
         _processes = FrameworkProcesses(args.ddp_timeout_delta, own)
     return _processes
 
@@ -75,7 +76,7 @@ def _start_group(args: Any) -> None:
         ) from error
 
 
-def leave() -> None:
+def destroy_process_group() -> None:
     """Destroy the group that join() created. Without this, its threads can abort the process at exit."""
     global _processes
     processes, _processes = _processes, None
@@ -94,14 +95,30 @@ class FrameworkProcesses(ProcessGroup):
 
     def __init__(self, timeout: Any, own: bool) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.first = 0  # the rank of its first process among all
         self.own = own  # whether we created the group and must destroy it
         config = dist.get_backend_config()
         self.host = None if "cpu" in str(config) or dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-        self.signs = Heartbeat(self.rank, self.size, timeout.total_seconds(), *_board(), near=near(world()))
+        self.heartbeat = Heartbeat(
+            self.rank,
+            self.size,
+            timeout.total_seconds(),
+            *_store_accessors(),
+            local_ranks=ranks_on_this_machine(world()),
+        )
         self._open: deque[Any] = deque(maxlen=8)  # the last messages in flight
+        self._subgroups: dict[tuple[tuple[int, ...], ...], ProcessGroup] = {}
+
+    def subgroup(self, groups: tuple[tuple[int, ...], ...]) -> ProcessGroup:
+        if groups not in self._subgroups:
+            self._subgroups[groups] = Subgroup(self, groups)
+        return self._subgroups[groups]
+
+    def name_places(self, mesh: Mesh) -> None:
+        self.heartbeat.place_of = mesh.place
 
     def close(self) -> None:
-        self.signs.stop()
+        self.heartbeat.stop()
         deadline = time.monotonic() + 2.0
         for message in self._open:
             with contextlib.suppress(RuntimeError):  # a process is gone, or stopped
@@ -110,36 +127,36 @@ class FrameworkProcesses(ProcessGroup):
             dist.destroy_process_group()
         _await_rest("pt_gloo_runloop")
 
-    def _speaking(self) -> contextlib.AbstractContextManager:
+    def _collective(self) -> contextlib.AbstractContextManager:
         self.count_collective()
-        return self.explaining_lost_peers()
+        return self.translate_lost_peer_errors()
 
     def explain_lost_peer(self, error: BaseException) -> ProcessLostError | None:
-        if isinstance(error, ProcessLostError) or not _is_of_communication(error):
+        if isinstance(error, ProcessLostError) or not _is_communication_error(error):
             return None
-        return ProcessLostError(self.signs.who_is_lost(str(error).splitlines()[0][:300]))
+        return ProcessLostError(self.heartbeat.describe_lost_rank(str(error).splitlines()[0][:300]))
 
     def all_gather(self, numbers: Sequence[float]) -> list[list[float]]:
         own = torch.tensor(numbers, dtype=torch.float64)
         every = torch.empty(self.size * len(numbers), dtype=torch.float64)  # one tensor, for any number of processes
-        with self._speaking():
+        with self._collective():
             _all_gather(every, own, group=self.host)
         return every.view(self.size, -1).tolist()
 
     def count_collective(self) -> None:
-        self.signs.meetings += 1
+        self.heartbeat.collective_count += 1
 
     def all_gather_async(self, numbers: Sequence[float]) -> Callable[[], list[list[float]]]:
         own = torch.tensor(numbers, dtype=torch.float64)
         every = torch.empty(self.size * len(numbers), dtype=torch.float64)
-        with self._speaking():
+        with self._collective():
             message = _all_gather(every, own, group=self.host, async_op=True)
         self._open.append(message)
         rows: list[list[float]] = []
 
         def told() -> list[list[float]]:
             if not rows:
-                with self.explaining_lost_peers():
+                with self.translate_lost_peer_errors():
                     message.wait()
                 with contextlib.suppress(ValueError):
                     self._open.remove(message)
@@ -150,24 +167,38 @@ class FrameworkProcesses(ProcessGroup):
 
     def all_gather_object(self, value: Any) -> list[Any]:
         every: list[Any] = [None] * self.size
-        with self._speaking():
+        with self._collective():
             dist.all_gather_object(every, value, group=self.host)
         return every
 
     def gather_object(self, value: Any) -> list[Any] | None:
         every: list[Any] | None = [None] * self.size if self.is_main else None
-        with self._speaking():
-            dist.gather_object(value, every, dst=0, group=self.host)
+        with self._collective():
+            dist.gather_object(value, every, dst=self.first, group=self.host)
         return every
 
     def broadcast_object(self, value: Any) -> Any:
         box = [value]
-        with self._speaking():
-            dist.broadcast_object_list(box, src=0, group=self.host)
+        with self._collective():
+            dist.broadcast_object_list(box, src=self.first, group=self.host)
         return box[0]
 
     def barrier(self) -> None:
         self.all_gather([0.0])
+
+
+class Subgroup(FrameworkProcesses):
+    """The processes of one group of ranks, which has the heartbeat of all."""
+
+    def __init__(self, every: FrameworkProcesses, groups: tuple[tuple[int, ...], ...]) -> None:
+        own = next(ranks for ranks in groups if every.rank in ranks)
+        self.rank, self.size, self.first = own.index(every.rank), len(own), own[0]
+        made = [dist.new_group(list(ranks)) for ranks in groups]  # each process creates all of them
+        self.handle = self.host = made[groups.index(own)]
+        if every.host is not None:
+            made = [dist.new_group(list(ranks), backend="gloo") for ranks in groups]
+            self.host = made[groups.index(own)]
+        self.heartbeat, self._open, self._subgroups = every.heartbeat, every._open, {}
 
 
 def _await_rest(name: str, seconds: float = 2.0) -> None:
@@ -187,7 +218,7 @@ def _await_rest(name: str, seconds: float = 2.0) -> None:
         before = now
 
 
-def _board() -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
+def _store_accessors() -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
     """write and read on the launcher's store, over a separate connection, since the group's may be blocked."""
     store = dist.PrefixStore("oneloop", dist.distributed_c10d._get_default_store().clone())
 
@@ -197,7 +228,7 @@ def _board() -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
     return store.set, read
 
 
-def _is_of_communication(error: BaseException) -> bool:
+def _is_communication_error(error: BaseException) -> bool:
     """Gloo raises plain RuntimeErrors, which can only be recognised by file names or a phrase in their message."""
     is_of_gloo = any(sign in str(error) for sign in ("gloo/", "pair closure"))
     return isinstance(error, dist.DistError) or (type(error) is RuntimeError and is_of_gloo)
@@ -206,13 +237,17 @@ def _is_of_communication(error: BaseException) -> bool:
 # -- strategies
 
 
-class Alone(Strategy):
-    """One process; and what the engine needs from every strategy on torch."""
+class SingleProcessStrategy(Strategy):
+    """One batch at a time; and what the engine needs from every strategy on torch."""
 
-    def __init__(self, args: Any, processes: ProcessGroup) -> None:
+    def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh = SINGLE) -> None:
         from . import backend  # it imports this module
 
-        super().__init__(args, processes, backend)
+        super().__init__(args, processes, backend, mesh)
+
+    def broadcast_weights(self, model: nn.Module) -> None:
+        if self.equals.size > 1:
+            from_main([*model.parameters(), *model.buffers()], self.equals)
 
     def send(self, loss: torch.Tensor) -> None:
         """Called before a backward pass with its loss, before that is scaled."""
@@ -238,13 +273,14 @@ class Alone(Strategy):
         return torch.linalg.vector_norm(norms[0] if len(norms) == 1 else torch.stack(norms))
 
 
-def strategy(args: Any, processes: ProcessGroup) -> Alone:
+def strategy(args: Any, processes: ProcessGroup, mesh: Mesh) -> SingleProcessStrategy:
     """The distributed strategy for these arguments."""
-    if processes.size == 1:
-        return Alone(args, processes)
-    from . import ddp, sharding
+    kind = SingleProcessStrategy
+    if mesh.num_batches > 1:
+        from . import ddp, sharding
 
-    return sharding.strategy(args, processes) or ddp.DataParallel(args, processes)
+        kind = sharding.strategy_class(args, mesh) or ddp.DataParallelStrategy
+    return derive_strategy(kind, mesh, "torch")(args, processes, mesh)
 
 
 # -- tensors between processes
@@ -270,22 +306,24 @@ def _send(tensors: Iterable[torch.Tensor], exchange: Callable[[torch.Tensor], No
             target.detach().copy_(value.view_as(target))
 
 
-def from_main(values: list[torch.Tensor]) -> None:
+def from_main(values: list[torch.Tensor], group: ProcessGroup) -> None:
+    """Broadcast the values of the first process of a group."""
+    source = getattr(group, "first", 0)
     with torch.no_grad():
-        _send((v for v in values if v.numel()), lambda flat: dist.broadcast(flat, src=0))
+        _send((v for v in values if v.numel()), lambda flat: dist.broadcast(flat, src=source, group=group.handle))
 
 
 NO_GRADIENT, DENSE, SPARSE = 0, 1, 2
 
 
-def average(parameters: list[nn.Parameter], size: int) -> None:
-    """The mean of the gradients of all processes, some of which may have none. Where no process has one, it stays
+def average(parameters: list[nn.Parameter], group: ProcessGroup) -> None:
+    """The mean of the gradients of a group of processes, some of which may have none. Where none has one, it stays
     None."""
     if not parameters:
         return
     kinds = [NO_GRADIENT if p.grad is None else SPARSE if p.grad.is_sparse else DENSE for p in parameters]
     found = torch.tensor(kinds, device=parameters[0].device)
-    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group.handle)
     dense = []
     for p, kind in zip(parameters, found.tolist()):
         if kind == NO_GRADIENT:
@@ -293,15 +331,15 @@ def average(parameters: list[nn.Parameter], size: int) -> None:
         if kind == SPARSE:
             if p.grad is None:
                 p.grad = torch.sparse_coo_tensor(size=p.shape, dtype=p.dtype, device=p.device)
-            dist.all_reduce(p.grad)
-            p.grad = p.grad / size
+            dist.all_reduce(p.grad, group=group.handle)
+            p.grad = p.grad / group.size
             continue
         if p.grad is None:
             p.grad = torch.zeros_like(p)
         dense.append(p.grad)
 
     def exchange(flat: torch.Tensor) -> None:
-        dist.all_reduce(flat.mul_(1.0 / size))  # in this order, as in DDP, for equal bits
+        dist.all_reduce(flat.mul_(1.0 / group.size), group=group.handle)  # in this order, as in DDP, for equal bits
 
     _send(dense, exchange)
 
@@ -318,7 +356,7 @@ def gather(value: Any, processes: ProcessGroup) -> Any:
     if own.shape[0] < longest:
         own = torch.cat([own, own.new_zeros(longest - own.shape[0], *own.shape[1:])])
     every = [torch.empty_like(own) for _ in counts]
-    dist.all_gather(every, own)
+    dist.all_gather(every, own, group=processes.handle)
     return torch.cat([part[:count] for part, count in zip(every, counts)])
 
 
@@ -337,5 +375,5 @@ def reduce(value: Any, processes: ProcessGroup, how: str) -> Any:
     if processes.size == 1 or not isinstance(value, torch.Tensor):
         return value
     total = value.detach().clone()
-    dist.all_reduce(total)
+    dist.all_reduce(total, group=processes.handle)
     return total / processes.size if how == "mean" else total

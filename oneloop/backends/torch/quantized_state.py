@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...errors import CheckpointError
-from ...formats.schema import shown
+from ...formats.schema import format_short
 
 # Classes by module. A checkpoint can name no others.
 _CLASSES = {
@@ -56,4 +56,6 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _unreadable(data: Any, source: str) -> CheckpointError:
-    return CheckpointError(f"the optimizer state in {source} has a quantized tensor that cannot be read: {shown(data)}")
+    return CheckpointError(
+        f"the optimizer state in {source} has a quantized tensor that cannot be read: {format_short(data)}"
+    )

@@ -39,7 +39,7 @@ class StepScheduler(Scheduler, LambdaLR):
 
 
 class _FollowsMetric(MetricScheduler):
-    """Attributes of the rule, under the names that they have in torch and transformers."""
+    """Attributes of the rule, under the names that they have in torch."""
 
     _NAMES: ClassVar[dict[str, str]] = {
         "num_bad_epochs": "bad",

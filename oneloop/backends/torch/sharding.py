@@ -12,7 +12,7 @@ the processes form groups of that size, each with a complete copy, and gradients
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,55 +25,61 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
-from ...arguments.sharding import degree_of, reshards
+from ...arguments.sharding import reshards
 from ...distributed.collectives import ProcessGroup
+from ...distributed.mesh import DATA, SHARD, Mesh, Splits
 from ...distributed.strategy import AS_IT_IS
-from ...errors import ModelError, RefusedError
+from ...errors import ModelError, UnsupportedError
 from .._common import optimizer_checks as checks
-from .._common.helpers import joined_groups, some
+from .._common.helpers import joined_groups
 from . import adapters, shards, weights, wrap_policy
-from .ddp import DataParallel
+from .ddp import DataParallelStrategy
 from .models import base_of, is_adapter, unwrap
-from .parallel import Alone, average, from_main
+from .parallel import SingleProcessStrategy, average, from_main
 
 logger = logging.getLogger(__name__)
 
 _meshes: dict[tuple, DeviceMesh] = {}
 
 
-def strategy(args: Any, processes: ProcessGroup) -> Alone | None:
+def strategy_class(args: Any, mesh: Mesh) -> type[SingleProcessStrategy] | None:
     """The strategy for args.sharding or args.deepspeed; None if nothing is sharded."""
     if args.deepspeed:
-        from .zero import DeepSpeed
+        from .zero import DeepSpeedStrategy
 
-        return DeepSpeed(args, processes)
+        if mesh.size > mesh.num_batches:
+            raise UnsupportedError(
+                "deepspeed divides the batch over all processes, but axes of the mesh keep it whole in some of them. "
+                "Use sharding instead of deepspeed, or only the axes data and shard."
+            )
+        return DeepSpeedStrategy
     words = args.sharding.split()
     if "stage1" in words:
-        return SharedOptimizer(args, processes)
+        return ShardedOptimizerStrategy
     if "stage2" in words or "stage3" in words:
-        return FullyShared(args, processes)
+        return FSDPStrategy
     return None
 
 
-def mesh_of(args: Any, processes: ProcessGroup) -> DeviceMesh:
-    """All processes in groups that share one copy: [copies, processes of a copy]."""
-    degree = degree_of(args, processes.size)
-    key = (args.device.type, processes.size, degree, id(dist.group.WORLD))
+def device_mesh(args: Any, mesh: Mesh) -> DeviceMesh:
+    """The mesh as torch's, with the axes data and shard, and others that are in use."""
+    axes = [axis for axis in mesh.axes if axis.size > 1 or axis.name in (DATA, SHARD)]
+    key = (args.device.type, *axes, id(dist.group.WORLD))
     if key not in _meshes:
-        names = ("copies", "shards")
-        _meshes[key] = init_device_mesh(args.device.type, (processes.size // degree, degree), mesh_dim_names=names)
+        names = tuple(axis.name for axis in axes)
+        _meshes[key] = init_device_mesh(args.device.type, tuple(axis.size for axis in axes), mesh_dim_names=names)
     return _meshes[key]
 
 
-class SharedOptimizer(DataParallel):
+class ShardedOptimizerStrategy(DataParallelStrategy):
     """Stage 1: every process updates some of the parameters, keeps only their state, and broadcasts them to the
     others."""
 
-    in_parts = True
+    is_sharded = True
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         if callable(getattr(cls, "train", None)) and callable(getattr(cls, "eval", None)):
-            raise RefusedError(
+            raise UnsupportedError(
                 f"{cls.__name__} evaluates other weights than it trains, and each process would switch only the "
                 "parameters that it updates with sharding='stage1'. Use optim='adamw_torch', or remove sharding."
             )
@@ -81,44 +87,40 @@ class SharedOptimizer(DataParallel):
         copies = [dict(group) for group in groups]
         self.backend.optimizers.build(cls, copies, options)  # raises an error message for wrong options
         half_evaluation = self.args.fp16_full_eval or self.args.bf16_full_eval
-        mesh = mesh_of(self.args, self.processes)
         return ZeroRedundancyOptimizer(
             groups,
             cls,
-            process_group=mesh["shards"].get_group(),
+            process_group=device_mesh(self.args, self.mesh)[SHARD].get_group(),
             parameters_as_bucket_view=not half_evaluation,  # which replaces the memory of the parameters
             **options,
         )
 
-    def take_optimizer(self, optimizer: Any) -> Any:
+    def prepare_optimizer(self, optimizer: Any) -> Any:
         if not isinstance(optimizer, ZeroRedundancyOptimizer):
-            raise RefusedError(
+            raise UnsupportedError(
                 f"sharding='stage1' shards the state of an optimizer that it creates itself, but got an existing "
                 f"{type(optimizer).__name__}. Pass its class and options as "
                 "optimizer_cls_and_kwargs, use stage2 or stage3, or remove sharding."
             )
         return optimizer
 
-    def optimizer_part(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    def local_optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
         names = weights.optimizer_names(optimizer, model)
         tensors, data = weights.optimizer_state(optimizer.optim, model, names)
         data["groups"] = weights.group_options(optimizer, names)
         with_state = {names[id(p)] for p, state in optimizer.optim.state.items() if state}
         every = self.processes.all_gather_object((data["values"], with_state))
         data["values"] = {name: values for of_rank, _ in every for name, values in of_rank.items()}
-        data = checks.marked(data, {name for _, names_of_rank in every for name in names_of_rank})
-        return (tensors if self._is_first_copy() else {}), data
+        data = checks.with_stateless_parameters(data, {name for _, names_of_rank in every for name in names_of_rank})
+        return (tensors if self.mesh.holds_first_copy(Splits.OPTIMIZER) else {}), data
 
-    def model_part(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
+    def local_model_tensors(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
         tensors, tied = self.backend.weights.model_tensors(model)
         return (tensors if self.processes.is_main else {}), tied
 
     def optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-        tensors, data = self.optimizer_part(optimizer, model)
-        return shards.told_to_all(self.processes, tensors, self.args.device, self.args.should_save), data
-
-    def _is_first_copy(self) -> bool:
-        return self.processes.rank < mesh_of(self.args, self.processes)["shards"].size()
+        tensors, data = self.local_optimizer_state(optimizer, model)
+        return shards.broadcast_tensors(self.processes, tensors, self.args.device, self.args.should_save), data
 
     def load_optimizer(self, optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:
         names = weights.optimizer_names(optimizer, model)
@@ -131,7 +133,7 @@ class SharedOptimizer(DataParallel):
         optimizer._sync_param_groups(optimizer.param_groups, optimizer.optim.param_groups)
 
 
-class _Muted(torch.autograd.Function):
+class _DropGradient(torch.autograd.Function):
     """Identity in the forward pass, without a gradient in the backward pass."""
 
     @staticmethod
@@ -143,18 +145,18 @@ class _Muted(torch.autograd.Function):
         return torch.zeros_like(gradients[0])
 
 
-class FullyShared(DataParallel):
+class FSDPStrategy(DataParallelStrategy):
     """Stages 2 and 3: FSDP2 shards every parameter by rows, with its gradient and its optimizer state.
 
     The model stays sharded when training ends: its parameters are DTensors, and save_model gathers them.
     """
 
-    lockstep = True
-    in_parts = True
-    loads_parts = True
+    forward_is_collective = True
+    is_sharded = True
+    loads_sharded = True
 
-    def __init__(self, args: Any, processes: ProcessGroup) -> None:
-        super().__init__(args, processes)
+    def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh) -> None:
+        super().__init__(args, processes, mesh)
         self.stage3 = reshards(args)
         self.root: Any = None
         self.units: list[Any] = []
@@ -164,22 +166,22 @@ class FullyShared(DataParallel):
 
     # -- the model and its optimizer
 
-    def agree(self, model: nn.Module) -> None:
-        if not is_divided(model):
-            super().agree(model)
+    def broadcast_weights(self, model: nn.Module) -> None:
+        if not is_sharded_model(model):
+            super().broadcast_weights(model)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         self.model = model
-        if is_divided(model):  # by an earlier train()
+        if is_sharded_model(model):  # by an earlier train()
             self._remember(model)
             return model
         _check(model)
-        super().agree(model)
+        super().broadcast_weights(model)
         before = dict(model.named_parameters())
         for p in before.values():
             p.data = p.data.contiguous()
         config = self.args.fsdp_config or {}
-        ignored = {p for p in before.values() if p.dim() == 0} | _called_outside(model)
+        ignored = {p for p in before.values() if p.dim() == 0} | _parameters_used_outside_forward(model)
         ignored |= wrap_policy.ignored(unwrap(model), config)
         options = {
             "mesh": self._mesh(),
@@ -204,8 +206,10 @@ class FullyShared(DataParallel):
         return model
 
     def _mesh(self) -> DeviceMesh:
-        mesh = mesh_of(self.args, self.processes)
-        return mesh if mesh["copies"].size() > 1 else mesh["shards"]
+        mesh = device_mesh(self.args, self.mesh)
+        if self.mesh.size_of(DATA) == 1:
+            return mesh[SHARD]
+        return mesh if mesh.ndim == 2 else mesh[DATA, SHARD]
 
     def _half(self) -> torch.dtype | None:
         args = self.args
@@ -218,11 +222,11 @@ class FullyShared(DataParallel):
         self.units = [m for m in model.modules() if isinstance(m, FSDPModule)]
         self.plain = [p for p in model.parameters() if not isinstance(p, DTensor)]
 
-    def take_optimizer(self, optimizer: Any) -> Any:
+    def prepare_optimizer(self, optimizer: Any) -> Any:
         """An optimizer of the user has the unsharded parameters."""
         for group in optimizer.param_groups:
             if any(id(p) in self._swapped and p in optimizer.state for p in group["params"]):
-                raise RefusedError(
+                raise UnsupportedError(
                     "the given optimizer has already made steps on the unsharded model. With sharding stage2 and "
                     "stage3 pass a new one, or resume from a checkpoint."
                 )
@@ -232,7 +236,7 @@ class FullyShared(DataParallel):
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         if cls.__name__ == "Adafactor":
-            raise RefusedError(
+            raise UnsupportedError(
                 "adafactor keeps means over whole rows and columns of a parameter, but sharding stage2 and stage3 "
                 "shard them. Use optim='adamw_torch', or sharding='stage1'."
             )
@@ -244,14 +248,14 @@ class FullyShared(DataParallel):
     # -- an update
 
     @property
-    def goes_ahead(self) -> bool:
+    def skips_presync(self) -> bool:
         return True
 
     def begin(self, all_take_part: bool) -> None:
         if self.args.ddp_broadcast_buffers is not False and self.root is not None:
-            from_main(list(self.root.buffers()))
+            from_main(list(self.root.buffers()), self.equals)
 
-    def called(self, wrapped: nn.Module) -> nn.Module:
+    def forward_module(self, wrapped: nn.Module) -> nn.Module:
         return wrapped
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
@@ -259,13 +263,13 @@ class FullyShared(DataParallel):
             self.root.set_reshard_after_backward(last)
         return AS_IT_IS
 
-    def muted(self, wrapped: nn.Module) -> contextlib.AbstractContextManager:
-        return muted(wrapped, self.plain)
+    def discard_gradients(self, wrapped: nn.Module) -> contextlib.AbstractContextManager:
+        return discard_gradients(wrapped, self.plain)
 
     def finish(self, parameters: list[nn.Parameter]) -> bool:
         outside = [p for p in parameters if not isinstance(p, DTensor)]
         if outside:  # those of a criterion, and scalars
-            average(outside, self.processes.size)
+            average(outside, self.replicas)
             self.plain = outside
         return False
 
@@ -281,7 +285,7 @@ class FullyShared(DataParallel):
         total = torch.zeros((), device=device)
         if mine:
             total = super().norm(mine, spread_to).float() ** 2
-        dist.all_reduce(total, group=mesh_of(self.args, self.processes)["shards"].get_group())
+        dist.all_reduce(total, group=device_mesh(self.args, self.mesh)[SHARD].get_group())
         if alike:
             total = total + super().norm(alike, spread_to).float() ** 2
         return total.sqrt()
@@ -304,27 +308,27 @@ class FullyShared(DataParallel):
     # -- evaluations
 
     @property
-    def _whole_in_evaluation(self) -> bool:
+    def _unshard_for_evaluation(self) -> bool:
         """Unshard the weights for evaluation, since the number of forward passes differs between processes, for example
         with generated texts of different lengths. In stage 2 there is memory for it."""
         return not self.stage3 or getattr(self.args, "predict_with_generate", False)
 
-    def settle(self, model: nn.Module) -> None:
-        super().settle(model)
-        self.lockstep = is_divided(model) and not self._whole_in_evaluation
-        if is_divided(model) and self._whole_in_evaluation:
+    def prepare_eval(self, model: nn.Module) -> None:
+        super().prepare_eval(model)
+        self.forward_is_collective = is_sharded_model(model) and not self._unshard_for_evaluation
+        if is_sharded_model(model) and self._unshard_for_evaluation:
             for unit in self.units:
                 unit.set_reshard_after_forward(False, recurse=False)
                 unit.unshard()
 
     def generation_options(self) -> dict[str, Any]:
-        # For a sharded model, transformers makes all processes generate for as long as the longest text. Weights are
+        # For a sharded model, generate() makes all processes go on for as long as the longest text. Weights are
         # unsharded here, and processes have different numbers of batches: they would wait forever.
         return {"synced_gpus": False}
 
-    def unsettle(self, model: nn.Module) -> None:
-        self.lockstep = True
-        if not is_divided(model):
+    def finish_eval(self, model: nn.Module) -> None:
+        self.forward_is_collective = True
+        if not is_sharded_model(model):
             return
         for unit in self.units:
             if self.stage3:
@@ -334,54 +338,56 @@ class FullyShared(DataParallel):
     # -- checkpoints
 
     def model_tensors(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
-        if not is_divided(model):
+        if not is_sharded_model(model):
             return super().model_tensors(model)
         tensors, tied = shards.model_tensors(model)
-        return shards.whole(tensors, self.args.should_save), tied
+        return shards.gather_full(tensors, self.args.should_save), tied
 
-    def model_part(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
+    def local_model_tensors(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
         tensors, tied = shards.model_tensors(model)
-        return shards.assembled(tensors, shards.owners(model, self._writers())), tied
+        return shards.gather_to_owner(tensors, shards.owners(model, self._writers())), tied
 
     def load_tensors(self, path: Path) -> dict[str, Any]:
-        return shards.stored(path) if self.root is not None and is_divided(self.root) else super().load_tensors(path)
+        return (
+            shards.stored(path) if self.root is not None and is_sharded_model(self.root) else super().load_tensors(path)
+        )
 
     def load_model(self, model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
-        if is_divided(model):
+        if is_sharded_model(model):
             shards.load_model(model, tensors, tied, source)
         else:
             super().load_model(model, tensors, tied, source)
 
     def adapter_tensors(self, model: nn.Module) -> dict[str, Any] | None:
-        if not is_divided(model):
+        if not is_sharded_model(model):
             return super().adapter_tensors(model)
         base = unwrap(model)
         names, own = {*adapters.names_in_files(base), *adapters.names_of_rest(base)}, base.state_dict()
-        return shards.whole({name: own[name] for name in own if name in names}, self.args.should_save)
+        return shards.gather_full({name: own[name] for name in own if name in names}, self.args.should_save)
 
     def load_adapter(self, model: nn.Module, directory: Path) -> None:
-        weights.load_adapter(model, directory, shards.part_like if is_divided(model) else None)
+        weights.load_adapter(model, directory, shards.shard_like if is_sharded_model(model) else None)
 
     def optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
         tensors, data = weights.optimizer_state(optimizer, model)
-        return shards.whole(tensors, self.args.should_save), data
+        return shards.gather_full(tensors, self.args.should_save), data
 
-    def optimizer_part(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    def local_optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
         tensors, data = weights.optimizer_state(optimizer, model)
-        return shards.assembled(tensors, shards.owners(model, self._writers())), data
+        return shards.gather_to_owner(tensors, shards.owners(model, self._writers())), data
 
     def load_optimizer(self, optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:
         names = weights.optimizer_names(optimizer, model)
         own = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
-        parts = {key: shards.part_like(own.get(key.rsplit(":", 1)[0]), value) for key, value in tensors.items()}
+        parts = {key: shards.shard_like(own.get(key.rsplit(":", 1)[0]), value) for key, value in tensors.items()}
         weights.load_optimizer(optimizer, model, parts, data, source)
 
-    def _writers(self) -> int:
-        """The processes of the first copy, which write it."""
-        return mesh_of(self.args, self.processes)["shards"].size()
+    def _writers(self) -> Sequence[int]:
+        """The ranks of the first copy, which write it."""
+        return self.mesh.ranks_along(SHARD, rank=0)
 
 
-def is_divided(model: nn.Module) -> bool:
+def is_sharded_model(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
 
 
@@ -394,13 +400,13 @@ def _prefetch_forward(model: nn.Module, units: list[nn.Module]) -> None:
 
 
 @contextlib.contextmanager
-def muted(wrapped: nn.Module, outside: list[nn.Parameter]) -> Iterator[None]:
+def discard_gradients(wrapped: nn.Module, outside: list[nn.Parameter]) -> Iterator[None]:
     """A context in which a backward pass has no effect: the model gets no gradients, and those outside it are
     restored."""
     held = [p.grad for p in outside]
     for p in outside:
         p.grad = None
-    hook = wrapped.register_forward_hook(lambda module, inputs, output: _mute(output))
+    hook = wrapped.register_forward_hook(lambda module, inputs, output: _drop_gradient(output))
     try:
         yield
     finally:
@@ -409,9 +415,9 @@ def muted(wrapped: nn.Module, outside: list[nn.Parameter]) -> Iterator[None]:
             p.grad = gradient
 
 
-def _mute(output: Any) -> Any:
+def _drop_gradient(output: Any) -> Any:
     def muted(tensor: torch.Tensor) -> torch.Tensor:
-        return _Muted.apply(tensor) if tensor.requires_grad else tensor
+        return _DropGradient.apply(tensor) if tensor.requires_grad else tensor
 
     return tree_map_only(torch.Tensor, muted, output)
 
@@ -422,7 +428,7 @@ def _check(model: nn.Module) -> None:
         _check_adapter(unwrap(model))
     sparse = [name for name, m in model.named_modules() if getattr(m, "sparse", False)]
     if sparse:
-        raise RefusedError(
+        raise UnsupportedError(
             f"{', '.join(sparse)}: sparse gradients cannot be sharded (sharding stage2, stage3). Create "
             "the embedding with sparse=False, or use sharding='stage1' or none."
         )
@@ -432,25 +438,14 @@ def _check(model: nn.Module) -> None:
 
 def _check_adapter(model: nn.Module) -> None:
     if getattr(base_of(model), "is_quantized", False):
-        raise RefusedError(
+        raise UnsupportedError(
             "the base model is quantized, and sharding stage2 and stage3 cannot shard packed weights. Use "
             "sharding='stage1', or remove sharding: an adapter's gradients and optimizer state are small."
         )
-    configs: Any = model.peft_config
-    for name in adapters.stored(model):
-        computed = adapters.computed_keys(model, name)
-        if computed:
-            raise RefusedError(
-                f"PEFT computes what it stores of a {configs[name].peft_type.value} adapter ({some(computed)}) from "
-                "complete weights, but sharding stage2 and stage3 shard them. Use sharding='stage1', or remove "
-                "sharding."
-            )
+    adapters.check_computed(model)
 
 
-def _called_outside(model: nn.Module) -> set[nn.Parameter]:
-    """Parameters that stay complete in every process: those of prompt encoders, which PEFT also calls outside the
-    forward pass of the model, to save its prompts."""
+def _parameters_used_outside_forward(model: nn.Module) -> set[nn.Parameter]:
+    """Parameters that stay complete in every process: they are also used outside of the model's forward pass."""
     base = unwrap(model)
-    if not is_adapter(base):
-        return set()
-    return {p for encoder in adapters.encoders(base).values() for p in encoder.parameters()}
+    return adapters.encoder_parameters(base) if is_adapter(base) else set()

@@ -3,7 +3,7 @@
 FSDP2 shards by rows: with n processes each has ceil(rows / n) of them, the last ones fewer or none.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Shard
 from ...distributed.collectives import ProcessGroup
 from ...errors import CheckpointError
 from ...formats.safetensors_io import read_header
-from .._common.helpers import check_fit
+from .._common.helpers import check_names_and_shapes
 from .models import unwrap
 
 AT_ONCE = 64 * 2**20  # bytes in flight before waiting
@@ -48,7 +48,7 @@ def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, 
     return tensors, tied
 
 
-def whole(tensors: dict[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
+def gather_full(tensors: dict[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
     """Gather every tensor, one after the other; {} in processes that do not keep them. A collective."""
     found = {}
     for name, tensor in tensors.items():
@@ -61,21 +61,21 @@ def whole(tensors: dict[str, torch.Tensor], keep: bool) -> dict[str, torch.Tenso
 # -- each tensor gathered in one process
 
 
-def owners(model: nn.Module, writers: int) -> dict[str, int]:
-    """Which process writes a parameter and its state: consecutive parameters, and about the same bytes for each."""
-    return spread({name: p.numel() * p.element_size() for name, p in unwrap(model).named_parameters()}, writers)
+def owners(model: nn.Module, writers: Sequence[int]) -> dict[str, int]:
+    """Which of these ranks writes a parameter and its state: consecutive ones, and about the same bytes for each."""
+    return assign_writers({name: p.numel() * p.element_size() for name, p in unwrap(model).named_parameters()}, writers)
 
 
-def spread(sizes: dict[str, int], writers: int) -> dict[str, int]:
-    """The writer of each name, by the bytes of all."""
+def assign_writers(sizes: dict[str, int], writers: Sequence[int]) -> dict[str, int]:
+    """The rank that writes each name, by the bytes of all."""
     total, start, found = sum(sizes.values()) or 1, 0, {}
     for name, size in sizes.items():
-        found[name] = min(writers - 1, int((start + size / 2) * writers / total))
+        found[name] = writers[min(len(writers) - 1, int((start + size / 2) * len(writers) / total))]
         start += size
     return found
 
 
-def assembled(tensors: dict[str, torch.Tensor], owner_of: dict[str, int]) -> dict[str, torch.Tensor]:
+def gather_to_owner(tensors: dict[str, torch.Tensor], owner_of: dict[str, int]) -> dict[str, torch.Tensor]:
     """The tensors that this process writes, gathered from the rows of the others.
 
     A name may have a suffix after that of its parameter: `encoder.weight:exp_avg`. What belongs to no parameter is
@@ -83,7 +83,7 @@ def assembled(tensors: dict[str, torch.Tensor], owner_of: dict[str, int]) -> dic
     """
     me = dist.get_rank()
     found: dict[str, torch.Tensor] = {}
-    for bunch in _bunches(tensors):
+    for bunch in _chunks_of_tensors(tensors):
         waiting = []
         for name, tensor in bunch:
             owner = owner_of.get(name, owner_of.get(name.rsplit(":", 1)[0], 0))
@@ -110,7 +110,7 @@ def assembled(tensors: dict[str, torch.Tensor], owner_of: dict[str, int]) -> dic
     return found
 
 
-def _bunches(tensors: dict[str, torch.Tensor]) -> Iterator[list[tuple[str, torch.Tensor]]]:
+def _chunks_of_tensors(tensors: dict[str, torch.Tensor]) -> Iterator[list[tuple[str, torch.Tensor]]]:
     bunch: list[tuple[str, torch.Tensor]] = []
     size = 0
     for name, tensor in tensors.items():
@@ -134,7 +134,7 @@ def _rows(count: int, parts: int) -> list[slice]:
     return [slice(min(i * step, count), min((i + 1) * step, count)) for i in range(parts)]
 
 
-def told_to_all(
+def broadcast_tensors(
     processes: ProcessGroup, tensors: dict[str, torch.Tensor], device: Any, keep: bool
 ) -> dict[str, torch.Tensor]:
     """Send tensors that only one process has to all that keep them."""
@@ -167,7 +167,7 @@ class Stored:
     def rows(self, rows: slice) -> torch.Tensor:
         return self._file.get_slice(self._name)[rows]
 
-    def whole(self) -> torch.Tensor:
+    def full_tensor(self) -> torch.Tensor:
         return self._file.get_tensor(self._name)
 
 
@@ -184,11 +184,11 @@ def stored(path: Path) -> dict[str, Stored]:
 def _read(value: Any, rows: slice | None = None) -> torch.Tensor:
     """Some rows, or all, of a tensor in a file or in memory."""
     if isinstance(value, Stored):
-        return value.whole() if rows is None else value.rows(rows)
+        return value.full_tensor() if rows is None else value.rows(rows)
     return value if rows is None else value[rows]
 
 
-def part_like(owner: Any, value: Any) -> torch.Tensor:
+def shard_like(owner: Any, value: Any) -> torch.Tensor:
     """The shard of a complete tensor that this process has of its parameter; others are returned completely."""
     if not isinstance(owner, DTensor) or value.shape != owner.shape or value.dim() == 0:
         return _read(value)
@@ -214,7 +214,7 @@ def load_model(model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], 
     own, own_tied = model_tensors(model)
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
     values |= {name: values[first] for name, first in own_tied.items() if first in values and name not in values}
-    check_fit(values, {**own, **{name: own[first] for name, first in own_tied.items()}}, source)
+    check_names_and_shapes(values, {**own, **{name: own[first] for name, first in own_tied.items()}}, source)
     with torch.no_grad():
         for name, target in own.items():
             value = values[name]

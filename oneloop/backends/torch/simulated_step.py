@@ -14,9 +14,10 @@ from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 
-from ...arguments.sharding import degree_of
 from ...data.batch_sizes import batch_rows
-from ...errors import RefusedError
+from ...distributed.collectives import ProcessGroup
+from ...distributed.mesh import build
+from ...errors import UnsupportedError
 from .._common.helpers import map_tensors
 from ..step_memory import StepMemory
 from .models import recompute as enable_recompute
@@ -30,7 +31,7 @@ MOST_ACCUMULATED = 2  # micro-batches of a simulated update: more are like the s
 
 @contextlib.contextmanager
 def without_weights() -> Iterator[None]:
-    """Within it, parameters get a shape and a type, but no memory, as soon as a module registers them."""
+    """A context in which parameters get a shape and a type, but no memory, as soon as a module registers them."""
     register, apply = nn.Module.register_parameter, nn.Module._apply
 
     def registered(module: nn.Module, name: str, param: Any) -> None:
@@ -94,7 +95,7 @@ def _process_of(world: int) -> Iterator[None]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if dist.is_initialized():
-        raise RefusedError("a plan is made in one process, without a launcher: there is a process group already")
+        raise UnsupportedError("a plan is made in one process, without a launcher: there is a process group already")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     try:
         yield
@@ -103,12 +104,12 @@ def _process_of(world: int) -> Iterator[None]:
 
 
 def _strategy(args: Any, world: int) -> Any:
-    from .sharding import FullyShared, mesh_of
+    from .sharding import FSDPStrategy, device_mesh
 
-    processes: Any = SimpleNamespace(rank=0, size=world, is_main=True)
-    mesh = mesh_of(args, processes)  # made here, since it reads ranks from tensors
-    assert mesh["shards"].size() * mesh["copies"].size() == world and degree_of(args, world) == mesh["shards"].size()
-    return FullyShared(args, processes)
+    processes, mesh = ProcessGroup(), build(args, 0, world)
+    processes.size = world
+    device_mesh(args, mesh)  # made here, since it reads ranks from tensors
+    return FSDPStrategy(args, processes, mesh)
 
 
 class _Gradients:
@@ -139,7 +140,7 @@ def _simulated(
         batch = _resized(inputs, rows)
         if strategy is not None:
             model = strategy.wrap(model)
-            strategy.take_optimizer(SimpleNamespace(param_groups=[]))  # which frees the unsharded parameters
+            strategy.prepare_optimizer(SimpleNamespace(param_groups=[]))  # which frees the unsharded parameters
             trainer.model = model
         optimizer = trainer.create_optimizer()
         local = _local_parameters(model, optimizer)
@@ -232,13 +233,14 @@ def _fake(value: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _copied(core: Any, recompute: bool) -> Iterator[nn.Module]:
-    """Within it, the Trainer has a copy of its model without data, and no optimizer but a copy of a given one."""
+    """A context in which the Trainer has a copy of its model without data, and no optimizer other than a copy of the
+    user's."""
     trainer = core.trainer
     model = unwrap(trainer.model)
     memo: dict[int, Any] = {id(value): _fake(value) for value in (*model.parameters(), *model.buffers())}
     copied = copy.deepcopy(model, memo)
     _set_recompute(copied, recompute, trainer.args.gradient_checkpointing_kwargs)
-    given = core.given_optimizers.optimizer
+    given = core.user_optimizers.optimizer
     with core.with_model(copied, None if given is None else copy.deepcopy(given, memo)):
         yield copied
 

@@ -48,7 +48,7 @@ SPEC = BackendSpec(
     deepspeed=True,
     launcher=launched,
     launcher_is_last=True,
-    refusals="oneloop.backends.torch.refusals:REFUSALS",
-    by_itself=("eval_use_gather_object",),
+    unsupported="oneloop.backends.torch.unsupported:UNSUPPORTED",
+    handled_by_backend=("eval_use_gather_object",),
     optimizer_layout="oneloop.backends.torch.optimizer_layout:LAYOUT",
 )

@@ -16,7 +16,7 @@ REST = "rest"
 
 
 class StorageTracker(TorchDispatchMode):
-    """Within it, every storage that an operation returns counts from its creation until it is freed.
+    """A dispatch mode that counts every storage that an operation returns, from its creation until it is freed.
 
     torch's own MemTracker also attributes memory to modules, and therefore supports one forward pass of a model only,
     which excludes gradient accumulation and losses that call the model twice.

@@ -1,6 +1,5 @@
 """Conversion of tensors to and from NumPy, and the few operations on them that the core uses."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,15 +57,10 @@ def scalars(values: Sequence[torch.Tensor]) -> np.ndarray:
     return torch.stack([value.detach().reshape(()) for value in values]).cpu().double().numpy()
 
 
-def total(values: np.ndarray, skip_nonfinite: bool = False) -> float:
-    """Their sum. torch adds in another order than NumPy, so the last digits of logged losses depend on it."""
-    stacked = torch.from_numpy(values)
-    if skip_nonfinite:
-        # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
-        finite = torch.isfinite(stacked)
-        count = int(finite.sum())
-        return float(stacked[finite].sum()) * (len(values) / count) if count else math.nan
-    return float(stacked.sum())
+def total(values: np.ndarray) -> float:
+    """The sum of the values. torch adds in another order than NumPy, so the last digits of logged losses depend on
+    it."""
+    return float(torch.from_numpy(values).sum())
 
 
 @torch.no_grad()
@@ -79,7 +73,7 @@ def keep(tensors: Sequence[torch.Tensor], copies: Sequence[torch.Tensor | None])
 
 
 @torch.no_grad()
-def put_back(tensors: Sequence[torch.Tensor], copies: Sequence[torch.Tensor], where: Any = True) -> None:
+def restore_copies(tensors: Sequence[torch.Tensor], copies: Sequence[torch.Tensor], where: Any = True) -> None:
     """Write copies into their tensors, if the flag `where` is set; it may be on the device, and is not read."""
     for tensor, copy in zip(tensors, copies, strict=True):
         if where is True:
@@ -113,7 +107,8 @@ def equals(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
 
 
 def version(tensor: torch.Tensor) -> int:
-    """Not changed by the kernels of batch norms, which do not declare that they write to their statistics."""
+    """The tensor's version. Kernels of batch norms do not change it, since they do not declare that they write to
+    their statistics."""
     return tensor._version
 
 

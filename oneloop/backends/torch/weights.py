@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from ...errors import CheckpointError, MissingPackageError
+from ...errors import CheckpointError
 from ...formats.safetensors_io import Raw, read_header, write
-from ...formats.schema import shown
+from ...formats.schema import format_short
 from ...formats.structure import is_ours
 from .._common import optimizer_checks as checks
-from .._common.helpers import any_misfit, check_fit, some
+from .._common.helpers import check_names_and_shapes, find_mismatch, preview
 from . import adapters, optimizer_fields, projectors, quantized_state
-from .models import is_peft_model, unwrap
+from .models import unwrap
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, 
         logger.warning(
             "The model's state_dict has entries that are not tensors (a module's get_extra_state): %s. They are not "
             "saved, so a resumed run starts with those of a new model. Keep such state in tensors: register_buffer.",
-            some(left_out),
+            preview(left_out),
         )
     return tensors, tied
 
@@ -75,16 +75,16 @@ def copy_to(tensor: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
     """A copy on the host, in the buffer of the previous save if it fits: `.cpu()` of a CPU tensor does not copy."""
     tensor = tensor.detach()
     if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-        buffer = room(tensor)
+        buffer = empty_like_host(tensor)
     return buffer.copy_(tensor)
 
 
-def is_copied_by_threads(tensor: torch.Tensor) -> bool:
+def allows_threaded_copy(tensor: torch.Tensor) -> bool:
     """In host memory. Each thread has a stream of its own, which does not wait for kernels that training has queued."""
     return tensor.device.type == "cpu"
 
 
-def room(tensor: torch.Tensor) -> torch.Tensor:
+def empty_like_host(tensor: torch.Tensor) -> torch.Tensor:
     """An uninitialised buffer for copies of a tensor."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
 
@@ -120,13 +120,13 @@ def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[st
             twin = by_place.get((value.data_ptr(), value.shape))
             if twin is not None:
                 values[name] = values[twin]
-    if any_misfit(values, _tensors(own)) is None:
+    if find_mismatch(values, _tensors(own)) is None:
         base.load_state_dict(values, strict=False)
         return
     if _loads_itself(base):
         with contextlib.suppress(RuntimeError):  # a shape that it refuses as well
             base.load_state_dict(values, strict=False)
-    check_fit(values, _tensors(base.state_dict()), source)
+    check_names_and_shapes(values, _tensors(base.state_dict()), source)
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -150,14 +150,14 @@ def save_adapter(
     tensors: dict[str, torch.Tensor] | None = None,
     to_raw: Callable[[Any], Raw] = raw,
 ) -> None:
-    """A PEFT model writes its own files: the adapter "default" here, each other one to a folder of its name. `tensors`:
-    by name, where those of the model are sharded. What PEFT leaves out goes to a file of its own."""
-    peft_model: Any = unwrap(model)
+    """The model writes the files of its adapters: "default" here, each other one to a folder of its name. `tensors`: by
+    name, where those of the model are sharded. What these leave out goes to a file of its own."""
+    wrapped: Any = unwrap(model)
     options = {} if tensors is None else {"state_dict": tensors}
-    with adapters.encoders_in_eval_mode(peft_model):
-        peft_model.save_pretrained(str(directory), safe_serialization=True, **options)
-    own = peft_model.state_dict() if tensors is None else tensors
-    rest = {name: to_raw(own[name]) for name in adapters.names_of_rest(peft_model) if name in own}
+    with adapters.encoders_in_eval_mode(wrapped):
+        wrapped.save_pretrained(str(directory), safe_serialization=True, **options)
+    own = wrapped.state_dict() if tensors is None else tensors
+    rest = {name: to_raw(own[name]) for name in adapters.names_of_rest(wrapped) if name in own}
     if rest:
         write(directory / adapters.REST, rest, {"format": LAYOUT})
 
@@ -165,34 +165,31 @@ def save_adapter(
 def load_adapter(model: nn.Module, directory: Path, like: Callable[[Any, Any], Any] | None = None) -> None:
     """Load every adapter of the model from where save_adapter wrote it. `like(own, value)` shards a value as the tensor
     of the model is."""
-    try:
-        from peft import set_peft_model_state_dict
-    except ImportError as error:
-        raise MissingPackageError(f"loading the adapter in {directory} needs peft: pip install peft") from error
+    adapters.check_installed(directory)
     model = unwrap(model)
     files = _adapter_files(model, directory)
     own = model.state_dict()
     place = like or (lambda target, value: value)
     rest = load_tensors(directory / adapters.REST) if is_ours(directory, adapters.REST) else {}
-    check_fit(rest, {name: own[name] for name in rest if name in own}, str(directory / adapters.REST))
+    check_names_and_shapes(rest, {name: own[name] for name in rest if name in own}, str(directory / adapters.REST))
     for name, file in files.items():
         keys, tensors = adapters.keys_of(model, name), load_tensors(file)
-        if not is_peft_model(model):
+        if not adapters.is_wrapped(model):
             tensors = {key.removeprefix(adapters.PREFIX): value for key, value in tensors.items()}
         fitting = {key: value for key, value in tensors.items() if key in keys}
-        check_fit(fitting, {key: own[of] for key, of in keys.items()}, str(file))
+        check_names_and_shapes(fitting, {key: own[of] for key, of in keys.items()}, str(file))
         tensors = {key: place(own.get(keys.get(key)), value) for key, value in tensors.items()}
         prompt = rest.get(f"prompt_encoder.{name}.embedding.weight")
         if prompt is not None:  # the file has the output of the encoder, not its weights
             tensors["prompt_embeddings"] = prompt
-        set_peft_model_state_dict(model, tensors, adapter_name=name)
+        adapters.load(model, tensors, name)
     if rest:
         model.load_state_dict({name: place(own[name], value) for name, value in rest.items()}, strict=False)
 
 
 def _adapter_files(model: Any, directory: Path) -> dict[str, Path]:
     """The file of each adapter of the model."""
-    inside = not is_peft_model(model)  # transformers saves one, here, whatever its name
+    inside = not adapters.is_wrapped(model)  # there is one, here, whatever its name
     files = {
         name: (directory if inside or name == "default" else directory / name) / "adapter_model.safetensors"
         for name in adapters.stored(model)
@@ -202,8 +199,8 @@ def _adapter_files(model: Any, directory: Path) -> dict[str, Path]:
         found = ["default"] if (directory / "adapter_model.safetensors").is_file() else []
         found += sorted(file.parent.name for file in directory.glob("*/adapter_model.safetensors"))
         raise CheckpointError(
-            f"{directory} has no adapter {some(missing)}; it has {some(found) or 'none'}. Give the model's adapters "
-            "the names under which they were saved (adapter_name of get_peft_model), or remove "
+            f"{directory} has no adapter {preview(missing)}; it has {preview(found) or 'none'}. Give the model's "
+            "adapters the names under which they were saved (adapter_name of get_wrapped), or remove "
             "resume_from_checkpoint."
         )
     return files
@@ -231,7 +228,8 @@ def _back(value: Any, current: Any, source: str) -> Any:
             return torch.as_tensor(value["tensor"], dtype=dtype, device=current.device if is_known else None)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise CheckpointError(
-                f"a parameter group of the optimizer in {source} has a tensor that cannot be read: {shown(value)}"
+                f"a parameter group of the optimizer in {source} has a tensor that cannot be read: "
+                f"{format_short(value)}"
             ) from error
     if _is_unsaved(value):
         return current
@@ -284,13 +282,13 @@ def _unpack(value: Any, taken: dict[str, torch.Tensor], source: str) -> Any:
         return quantized_state.unpacked(inner, lambda one: _unpack(one, taken, source), source)
     if kind in ("unsaved", "tensor"):
         return value
-    raise CheckpointError(f"the optimizer state in {source} has a value that cannot be read: {shown(value)}")
+    raise CheckpointError(f"the optimizer state in {source} has a value that cannot be read: {format_short(value)}")
 
 
 def _dtype(name: Any, source: str) -> torch.dtype:
     found = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(found, torch.dtype):
-        raise CheckpointError(f"the optimizer state in {source} names the type {shown(name)}, which torch lacks")
+        raise CheckpointError(f"the optimizer state in {source} names the type {format_short(name)}, which torch lacks")
     return found
 
 
@@ -329,7 +327,7 @@ def optimizer_state(
             if quantized_state.is_quantized(value) or not isinstance(value, torch.Tensor):
                 values.setdefault(name, {})[key] = packed
     data = {"class": type(optimizer).__name__, "groups": group_options(optimizer, names), "values": values}
-    return tensors, checks.marked(data, {names[id(p)] for p, state in states.items() if state})
+    return tensors, checks.with_stateless_parameters(data, {names[id(p)] for p, state in states.items() if state})
 
 
 _OF_GROUP = "group."  # begins the name of a state that is kept in a parameter group

@@ -1,6 +1,6 @@
 """Which layers of a model are unsharded and resharded together (the FSDP units).
 
-Named classes take precedence, then a minimum size, then the _no_split_modules of a model of transformers, then the
+Named classes take precedence, then a minimum size, then the _no_split_modules of the model, then the
 elements of module lists. Everything else belongs to the unit of the model itself, and so do the parts of an adapter
 outside the base model.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from ...errors import ArgumentError, RefusedError
+from ...errors import ArgumentError, UnsupportedError
 from .models import _blocks, base_of
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass in which to unshard
@@ -63,7 +63,7 @@ def check_types(model: nn.Module, units: list[nn.Module], ignored: set[nn.Parame
                 types.setdefault(str(p.dtype).removeprefix("torch."), name)
         if len(types) > 1:
             found = " and ".join(f"{dtype} ({name})" for dtype, name in types.items())
-            raise RefusedError(
+            raise UnsupportedError(
                 f"trainable parameters that are sharded together have several types: {found}. Sharding stage2 and "
                 "stage3 need one: convert them, for example the modules in modules_to_save to the type of the adapter, "
                 "or use sharding='stage1'."

@@ -16,14 +16,15 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from ...distributed.collectives import ProcessGroup
+from ...distributed.mesh import Mesh
 from ...distributed.strategy import AS_IT_IS
-from ...errors import MissingPackageError, ModelError, RefusedError
-from .._common.helpers import check_fit, joined_groups
+from ...errors import MissingPackageError, NoGradientsError, UnsupportedError
+from .._common.helpers import check_names_and_shapes, joined_groups
 from . import adapters, shards, weights, zero_config, zero_state
-from .ddp import DataParallel
+from .ddp import DataParallelStrategy
 from .engine import Engine
 from .models import unwrap
-from .sharding import muted
+from .sharding import discard_gradients
 from .zero_state import ShardedState, is_partitioned, shape_of
 
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -40,18 +41,18 @@ def package(args: Any) -> Any:
     return deepspeed
 
 
-class DeepSpeed(DataParallel):
-    """Every pass is a collective: processes must run the same number of them, as in FullyShared."""
+class DeepSpeedStrategy(DataParallelStrategy):
+    """Every pass is a collective: processes must run the same number of them, as in FSDPStrategy."""
 
-    lockstep = True
+    forward_is_collective = True
 
-    def __init__(self, args: Any, processes: ProcessGroup) -> None:
-        super().__init__(args, processes)
+    def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh) -> None:
+        super().__init__(args, processes, mesh)
         self.package = package(args)
         self.config = zero_config.filled(zero_config.read(args.deepspeed), args)
         self.stage = int(self.config.get("zero_optimization", {}).get("stage", 0))
         self.half = zero_config.half(self.config)
-        self.in_parts = self.stage > 0 or self.half is not None
+        self.is_sharded = self.stage > 0 or self.half is not None
         self.engine: Any = None
         self.sharded: ShardedState | None = None  # None at stage 0 with float32 weights, which shards nothing
         self._loaded: dict[str, torch.Tensor] = {}  # float32 weights of a checkpoint, until there is an engine
@@ -64,17 +65,17 @@ class DeepSpeed(DataParallel):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.engine is not None:
-            raise RefusedError(
+            raise UnsupportedError(
                 "deepspeed: a model can be trained only once; create a new Trainer for a second train()."
             )
         self.model = model
-        self.agree(model)
+        self.broadcast_weights(model)
         return model
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         return super().build_optimizer(cls, joined_groups(groups), options)  # DeepSpeed has no empty groups
 
-    def take_optimizer(self, optimizer: Any) -> Any:
+    def prepare_optimizer(self, optimizer: Any) -> Any:
         assert self.model is not None
         model = unwrap(self.model)
         names = weights.optimizer_names(optimizer, model)
@@ -89,10 +90,10 @@ class DeepSpeed(DataParallel):
             config=zero_config.finished(self.config, model),
             dist_init_required=False,
         )
-        if self.in_parts:
+        if self.is_sharded:
             self.sharded = ShardedState(self.package, wrapped, groups)
         if self.half is not None and self.sharded is not None:
-            self.sharded.start_anew()
+            self.sharded.reset_step()
             zero_state.allow_smallest_scale(wrapped)
             model.register_forward_pre_hook(_casting(_DTYPES[self.half]), with_kwargs=True)
             if self._loaded:  # DeepSpeed has rounded the weights
@@ -111,15 +112,15 @@ class DeepSpeed(DataParallel):
     def begin(self, all_take_part: bool) -> None:
         pass
 
-    def called(self, wrapped: nn.Module) -> nn.Module:
+    def forward_module(self, wrapped: nn.Module) -> nn.Module:
         return self.engine
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
         self._boundary = last
         return AS_IT_IS
 
-    def muted(self, wrapped: nn.Module) -> contextlib.AbstractContextManager:
-        return muted(wrapped, [])
+    def discard_gradients(self, wrapped: nn.Module) -> contextlib.AbstractContextManager:
+        return discard_gradients(wrapped, [])
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """The loss is already weighted: disable DeepSpeed's own division by the micro-batches."""
@@ -135,30 +136,30 @@ class DeepSpeed(DataParallel):
     def finish(self, parameters: list[nn.Parameter]) -> bool:
         return False
 
-    def settle(self, model: nn.Module) -> None:
+    def prepare_eval(self, model: nn.Module) -> None:
         if self.engine is None and any(is_partitioned(p) for p in model.parameters()):
-            raise RefusedError(
+            raise UnsupportedError(
                 "deepspeed: the model was created under zero.Init, and it can be evaluated only after train() has "
                 "given it an engine. Create it outside zero.Init to evaluate it before."
             )
-        super().settle(model)
-        self.lockstep = self.stage == 3 and self.engine is not None
+        super().prepare_eval(model)
+        self.forward_is_collective = self.stage == 3 and self.engine is not None
 
-    def unsettle(self, model: nn.Module) -> None:
-        self.lockstep = True
+    def finish_eval(self, model: nn.Module) -> None:
+        self.forward_is_collective = True
 
     # -- checkpoints
 
     def model_tensors(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
         return self._weights(model, lambda name: self.args.should_save)
 
-    def model_part(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
+    def local_model_tensors(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
         return self._weights(model, self._written_here(model))
 
     def _written_here(self, model: nn.Module) -> Callable[[str], bool]:
         """Whether this process writes a parameter, and its state; the main process writes buffers."""
         sizes = {name: shape_of(p).numel() for name, p in unwrap(model).named_parameters()}
-        owner_of = shards.spread(sizes, self.processes.size)
+        owner_of = shards.assign_writers(sizes, range(self.processes.size))
         return lambda name: owner_of.get(name, 0) == self.processes.rank
 
     def _weights(self, model: nn.Module, keep: Callable[[str], bool]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -201,7 +202,7 @@ class DeepSpeed(DataParallel):
         values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
         values |= {name: values[first] for name, first in own_tied.items() if first in values and name not in values}
         shaped = {name: torch.zeros(()).expand(shape_of(parameters.get(name, value))) for name, value in own.items()}
-        check_fit(values, {**shaped, **{name: shaped[first] for name, first in own_tied.items()}}, source)
+        check_names_and_shapes(values, {**shaped, **{name: shaped[first] for name, first in own_tied.items()}}, source)
         for name, target in own.items():
             p = parameters.get(name)
             with self._gathered([] if p is None else [p], 0), torch.no_grad():
@@ -238,7 +239,7 @@ class DeepSpeed(DataParallel):
             return super().optimizer_state(optimizer, model)
         return self.sharded.state(lambda name: self.args.should_save)
 
-    def optimizer_part(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    def local_optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
         assert self.sharded is not None
         return self.sharded.state(self._written_here(model))
 
@@ -287,7 +288,9 @@ class ZeroEngine(Engine):
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
-            raise ModelError(f"the loss cannot be differentiated: it is a {type(loss).__name__} without a gradient.")
+            raise NoGradientsError(
+                f"the loss cannot be differentiated: it is a {type(loss).__name__} without a gradient."
+            )
         self.strategy.backward(loss, **kwargs)
 
     def include(self, optimizer: Any) -> None:

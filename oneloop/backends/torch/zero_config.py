@@ -1,6 +1,6 @@
 """The configuration of DeepSpeed: read, compared with the arguments, and completed from them and from the model.
 
-"auto" means what it means to transformers' Trainer: the value of the argument, or one computed from the hidden size of
+"auto" is the value of the argument, or one computed from the hidden size of
 the model. Where neither is known, DeepSpeed's default is used.
 """
 
@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from ...errors import ArgumentError, RefusedError
+from ...errors import ArgumentError, UnsupportedError
 
 logger = logging.getLogger(__name__)
 
@@ -131,18 +131,18 @@ def _refuse_sections(config: dict[str, Any], args: Any) -> None:
     zero = config.get("zero_optimization", {})
     offloaded = [key for key in zero if key.startswith("offload_") and _device(zero[key]) != "none"]
     if offloaded and args.device.type == "cpu":
-        raise RefusedError(
+        raise UnsupportedError(
             f"deepspeed: {', '.join(offloaded)} moves state from an accelerator to the host; on a CPU it is there "
             "already. Remove it."
         )
     if config.get("managed_gradient_accumulation") is False:
-        raise RefusedError(
+        raise UnsupportedError(
             "deepspeed: managed_gradient_accumulation=false leaves the end of an update to the caller of step(), but "
             "the loop announces it. Remove it."
         )
     for section, key in (("tensor_parallel", "autotp_size"), ("zero_optimization", "mics_shard_size")):
         if (config.get(section, {}).get(key) or 0) > 1:
-            raise RefusedError(
+            raise UnsupportedError(
                 f"deepspeed: {section}.{key} divides the processes into groups, and the loop distributes data over "
                 "all of them. Remove it."
             )
@@ -163,7 +163,7 @@ def _refuse_optimizer(section: dict[str, Any], args: Any) -> None:
     ]
     is_adam = str(section.get("type", "AdamW")).lower() in ("adam", "adamw")  # both decay weights as AdamW does
     if others or not is_adam or not str(getattr(args.optim, "value", args.optim)).startswith("adamw"):
-        raise RefusedError(
+        raise UnsupportedError(
             f"deepspeed: its section optimizer ({section.get('type')}) sets {', '.join(others) or 'the optimizer'}; "
             "the arguments do that here (optim, learning_rate and their like). Set optim, and remove the section."
         )
@@ -174,7 +174,7 @@ def _refuse_schedule(section: dict[str, Any], args: Any) -> None:
         return
     given = [key for key, value in section.get("params", {}).items() if value != AUTO]
     if given:
-        raise RefusedError(
+        raise UnsupportedError(
             f"deepspeed: its section scheduler sets {', '.join(given)}; the arguments do that here "
             '(lr_scheduler_type and warmup_steps). Set it to "auto" there, or remove the section.'
         )

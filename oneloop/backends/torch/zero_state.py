@@ -19,7 +19,7 @@ from torch import nn
 
 from ...errors import CheckpointError
 from .._common import optimizer_checks as checks
-from .._common.helpers import some
+from .._common.helpers import preview
 from . import weights
 
 Named = list[tuple[str, nn.Parameter]]
@@ -74,7 +74,7 @@ class ShardedState:
         if self._copies():
             (flat if key is None else self.optimizer.state[flat][key]).data.copy_(value)
         elif is_partitioned(p):
-            part = _padded_part(value, p.ds_tensor.numel(), self.rank(group=p.ds_process_group))
+            part = _padded_shard(value, p.ds_tensor.numel(), self.rank(group=p.ds_process_group))
             if key is None:
                 self.utils.safe_set_local_fp32_param(p, part)
             else:
@@ -90,7 +90,7 @@ class ShardedState:
         if parameters and hasattr(parameters[0], "_hp_mapping"):
             self.utils.lazy_init_hp_params_optimizer_state(parameters, flat, self.optimizer.state)
 
-    def start_anew(self) -> None:
+    def reset_step(self) -> None:
         """Undo the step without gradients that DeepSpeed makes at stage 0 to have a state: it counts, and decays
         weights."""
         if self._copies():
@@ -141,7 +141,7 @@ class ShardedState:
                     else:
                         values.setdefault(name, {})[key] = value
         data = {"class": self._class().__name__, "groups": self._options(), "values": values}
-        return tensors, checks.marked(data, with_state)
+        return tensors, checks.with_stateless_parameters(data, with_state)
 
     def load(self, tensors: dict[str, torch.Tensor], data: dict[str, Any], source: str) -> None:
         """Each process takes its part of the state of whole parameters, which any strategy may have written."""
@@ -172,8 +172,8 @@ class ShardedState:
             if not _equal(each, rest[0]):
                 raise CheckpointError(
                     f"the optimizer state in {source} has different counts of steps for parameters that DeepSpeed "
-                    f"updates together ({some([self.names[id(p)] for p in parameters])}), and it keeps one count for "
-                    "them. Resume without deepspeed."
+                    f"updates together ({preview([self.names[id(p)] for p in parameters])}), and it keeps one count "
+                    "for them. Resume without deepspeed."
                 )
         types = {key: next(s[key].dtype for s in states if key in s) for key in moments}
         own[flat] = {
@@ -236,7 +236,7 @@ def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return one.keys() == other.keys() and all(bool(one[key] == other[key]) for key in one)
 
 
-def _padded_part(value: torch.Tensor, length: int, rank: int) -> torch.Tensor:
+def _padded_shard(value: torch.Tensor, length: int, rank: int) -> torch.Tensor:
     """The part of a process: all have the same length, so the last ones may end with zeros."""
     part = torch.zeros(length, dtype=value.dtype, device=value.device)
     own = value.reshape(-1)[rank * length : (rank + 1) * length]
@@ -265,7 +265,8 @@ def allow_smallest_scale(optimizer: Any) -> None:
 
 
 def scaler_state(optimizer: Any) -> dict[str, Any]:
-    """In the words of torch's GradScaler, which a run without DeepSpeed reads, and what DeepSpeed counts besides."""
+    """The state under the names of torch's GradScaler, which a run without DeepSpeed reads, plus what DeepSpeed
+    counts."""
     scaler = _scaler(optimizer)
     last = getattr(scaler, "last_overflow_iter", None)
     count = scaler.cur_iter - (-1 if last is None else last) - 1 if hasattr(scaler, "cur_iter") else 0

@@ -11,11 +11,12 @@ from ...arguments import Seq2SeqTrainingArguments, TrainingArguments
 from ...arguments.compression import FIELDS as COMPRESSION
 from ...arguments.compression import WHY
 from ...arguments.fields import declared
-from ...arguments.fixed import SETTLED
-from ...arguments.refusal import Refusal
-from ...arguments.support import refusals_of
+from ...arguments.fixed import FIXED_ARGUMENTS
+from ...arguments.support import unsupported_by
+from ...arguments.unsupported import UnsupportedValue
 from ...errors import ArgumentError, OneloopError
 from ...parser import ArgumentParser
+from ...parser.values import FALSE_WORDS
 from .classes import Classes
 from .findings import Finding
 
@@ -46,7 +47,7 @@ class Arguments:
         self.compression = COMPRESSION if "CompressionArguments" in classes.library_names() else frozenset()
         arguments = declared(self.cls)
         own = {*classes.fields(), *classes.library_fields()}
-        self.yielded = {name for name, (_, rules) in arguments.items() if rules["yields"] and name in own}
+        self.yielded = {name for name, (_, rules) in arguments.items() if rules["overridable"] and name in own}
         self.known = {
             rules["public"] or name: name for name, (_, rules) in arguments.items() if name not in self.yielded
         }
@@ -104,7 +105,7 @@ class Arguments:
 
     def _answer(self, name: str, value: Any) -> tuple[str, str]:
         """The finding for a name, before its value is checked together with the others."""
-        if name in SETTLED and name not in self.classes.fields():
+        if name in FIXED_ARGUMENTS and name not in self.classes.fields():
             return _fixed_finding(name, value)
         if name in self.known or name in self.known.values():
             change = CHANGES.get(name)
@@ -143,10 +144,10 @@ class Arguments:
             args = self.cls(**given)
         except OneloopError as error:
             unseen = f"depends on values that are not literals: {error}"
-            return self._met_alone(given) | {"": [("refused", str(error)) if read_all else ("unseen", unseen)]}
+            return self._reasons_one_by_one(given) | {"": [("refused", str(error)) if read_all else ("unseen", unseen)]}
         return self._met(args)
 
-    def _met_alone(self, given: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    def _reasons_one_by_one(self, given: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
         """The same where the arguments contradict one another: for each of them alone."""
         found: dict[str, list[tuple[str, str]]] = {}
         for name, value in given.items():
@@ -157,10 +158,10 @@ class Arguments:
     def _met(self, args: Any) -> dict[str, list[tuple[str, str]]]:
         """By public name of the argument: why it is refused, here or on some devices."""
         found: dict[str, list[tuple[str, str]]] = {}
-        for refusal in refusals_of(self.framework):
-            verdict = _verdict(refusal)
-            if verdict is not None and refusal.concerns(self.framework) and refusal.when(args):
-                found.setdefault(refusal.argument, []).append(verdict)
+        for unsupported in unsupported_by(self.framework):
+            verdict = _verdict(unsupported)
+            if verdict is not None and unsupported.concerns(self.framework) and unsupported.when(args):
+                found.setdefault(unsupported.argument, []).append(verdict)
         return found
 
     # -- after the script's name
@@ -174,9 +175,9 @@ class Arguments:
             return self._of_json(words[0])
         # In PaddleNLP scripts, the script's field overrides an argument of the same name; see parser/options.py.
         overriding = self.classes.fields(beside=True) & set(self.known) if self.framework == "paddle" else set()
-        settled = {name for name in SETTLED if name not in self.classes.fields()}
+        fixed_argument = {name for name in FIXED_ARGUMENTS if name not in self.classes.fields()}
         overriding |= self.yielded
-        given = _without(overriding | settled, words)
+        given = _without(overriding | fixed_argument, words)
         given = given if "--output_dir" in given else ["--output_dir", "output", *given]
         try:
             parser = _Parser(self.cls, add_help=False)
@@ -187,12 +188,12 @@ class Arguments:
         found = []
         for name in _options(words):
             elsewhere = TrainingArguments.__elsewhere__.get(name)
-            if name in settled:
+            if name in fixed_argument:
                 found.append(
                     Finding(place, 0, "argument", name, *_fixed_finding(name, _option_value(parser, name, words)))
                 )
             elif name in others:
-                found.append(self._foreign(place, name, _is_said(name, words)))
+                found.append(self._foreign(place, name, _is_switched_on(name, words)))
             elif elsewhere and self.parsed is not None and elsewhere not in self.parsed:
                 text = f"it belongs to {elsewhere}, which the script does not parse"
                 found.append(Finding(place, 0, "argument", name, "refused", text))
@@ -231,12 +232,12 @@ class Arguments:
         return found + [Finding(name, 0, "argument", "together", *each) for each in refused.get("", [])]
 
 
-def _verdict(refusal: Refusal) -> tuple[str, str] | None:
-    text = f"{refusal.why}. Instead: {refusal.instead}"
-    if refusal.devices:
-        return "depends", f"on {', '.join(refusal.devices)}: {text}"
-    if refusal.driven and refusal.module:
-        return ("depends", f"{text} (not installed here)") if refusal.missing else None
+def _verdict(unsupported: UnsupportedValue) -> tuple[str, str] | None:
+    text = f"{unsupported.why}. Instead: {unsupported.instead}"
+    if unsupported.devices:
+        return "depends", f"on {', '.join(unsupported.devices)}: {text}"
+    if unsupported.driven and unsupported.module:
+        return ("depends", f"{text} (not installed here)") if unsupported.missing else None
     return "refused", text
 
 
@@ -259,10 +260,10 @@ def _without(names: set[str], words: list[str]) -> list[str]:
 
 
 def _fixed_finding(name: str, value: Any) -> tuple[str, str]:
-    settled = SETTLED[name]
+    fixed_argument = FIXED_ARGUMENTS[name]
     if value is _NOT_READ:
-        return "depends", f"refused unless {settled.shown}: {settled.why}"
-    return ("works", "") if settled.agrees(value) else ("refused", settled.why)
+        return "depends", f"refused unless {fixed_argument.accepted_text}: {fixed_argument.why}"
+    return ("works", "") if fixed_argument.accepts(value) else ("refused", fixed_argument.why)
 
 
 def _option_value(parser: ArgumentParser, name: str, words: list[str]) -> Any:
@@ -288,13 +289,13 @@ def _words_of(name: str, words: list[str]) -> list[str]:
     return found
 
 
-def _is_said(name: str, words: list[str]) -> bool:
+def _is_switched_on(name: str, words: list[str]) -> bool:
     """Whether a boolean option is on: bare, or with any value other than false."""
     for word, following in zip(words, [*words[1:], ""]):
         if word == f"--{name}":
-            return following.lower() not in ("false", "0", "no", "off")
+            return following.lower() not in FALSE_WORDS
         if word.startswith(f"--{name}="):
-            return word.partition("=")[2].lower() not in ("false", "0", "no", "off")
+            return word.partition("=")[2].lower() not in FALSE_WORDS
     return False
 
 

@@ -3,11 +3,11 @@
 import ast
 from collections.abc import Iterator
 
-from ..redirected_names import LIBRARIES, MACHINERY, REFUSED
+from ..redirected_names import LIBRARIES, REFUSED, TRAINER_NAMES
 from .libraries import BUILT_ON, ROLES, LibraryClass, library_class
 from .syntax import Source
 
-OWN = frozenset([*MACHINERY.split(), *ROLES])
+OWN = frozenset([*TRAINER_NAMES.split(), *ROLES])
 KNOWN = OWN | REFUSED.keys()
 
 

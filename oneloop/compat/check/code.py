@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...callbacks import OF_PADDLENLP, TrainerCallback
+from ...callbacks import FINER_EVENTS, TrainerCallback
 from ...trainer import Trainer as CoreTrainer
 from ..accelerator import Accelerator
-from ..accelerator_rest import REFUSED_METHODS
+from ..accelerator_rest import UNSUPPORTED_METHODS
 from ..redirected_names import LIBRARIES, MODULES, REFUSED, source_of
 from ..transformers import UNUSED_LOOPS, UNUSED_OVERRIDES
 from . import libraries
@@ -23,7 +23,7 @@ _SIGNATURE = inspect.signature(CoreTrainer.__init__).parameters
 PARAMETERS = [name for name, each in _SIGNATURE.items() if each.kind is not each.VAR_POSITIONAL and name != "self"]
 POSITIONAL = [name for name in PARAMETERS if _SIGNATURE[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 OPTIONAL = ("num_items_in_batch", "start_time", "_internal_call")  # passed to overrides that accept them
-EVENTS = {*(name for name in dir(TrainerCallback) if name.startswith("on_")), *OF_PADDLENLP}
+EVENTS = {*(name for name in dir(TrainerCallback) if name.startswith("on_")), *FINER_EVENTS}
 # Libraries that a script may use to train without a Trainer.
 OWN_LOOPS = {
     "accelerate": "the script's own Accelerator is not oneloop's: a training loop written with it is not redirected",
@@ -52,7 +52,7 @@ def trainer_attributes() -> frozenset[str]:
 
 @cache
 def accelerator_attributes() -> frozenset[str]:
-    return frozenset(dir(Accelerator)) - REFUSED_METHODS.keys()
+    return frozenset(dir(Accelerator)) - UNSUPPORTED_METHODS.keys()
 
 
 class Reader:
@@ -220,7 +220,7 @@ class Reader:
         holder = node.value
         if isinstance(holder, ast.Attribute) and holder.attr == "accelerator" and self._is_trainer(holder.value):
             if node.attr not in accelerator_attributes():
-                use = REFUSED_METHODS.get(node.attr, "use trainer.args, or the framework")
+                use = UNSUPPORTED_METHODS.get(node.attr, "use trainer.args, or the framework")
                 text = f"oneloop's accelerator has no such attribute; {use}"
                 self._add(node, "attribute", f"accelerator.{node.attr}", "refused", text)
         elif self._is_arguments(holder):

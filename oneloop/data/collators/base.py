@@ -40,6 +40,16 @@ def _named(return_tensors: str) -> str:
 
 
 @functools.cache
+def _destination(return_tensors: str) -> tuple[str | None, str | None]:
+    return _destination_of(backend_of(return_tensors))
+
+
+def _destination_of(backend: str | None) -> tuple[str | None, str | None]:
+    """A backend, and the method of collators that makes its tensors, if it has one of its own."""
+    return backend, None if backend is None else registry.get(backend).collator_method
+
+
+@functools.cache
 def _guess(imported: tuple[str, ...]) -> str | None:
     # Called for every batch, so the result is cached per set of imported frameworks.
     return loading.guess()
@@ -146,10 +156,10 @@ class DataCollatorMixin:
     return_tensors: str | None = None
 
     def __call__(self, features: Sequence[Any], return_tensors: str | None = None) -> Any:
-        backend = backend_of(self.return_tensors if return_tensors is None else return_tensors)
+        wanted = self.return_tensors if return_tensors is None else return_tensors
+        backend, own = _destination(wanted) if wanted is not None else _destination_of(backend_of(None))
         if backend is None:
             return self.numpy_call(features)
-        own = registry.get(backend).collator_method
         if own:
             return getattr(self, own)(features)
         return to_backend(self.collate(features), backend)

@@ -53,7 +53,8 @@ class DefaultDataCollator(DataCollatorMixin):
 
 def stack_samples(samples: Sequence[Any]) -> Any:
     """The first sample decides the structure; the others must match it."""
-    check_samples(samples)
+    if type(samples) is not list or not samples:
+        check_samples(samples)
     first = samples[0]
     if type(first) is dict or isinstance(first, Mapping):
         return _stack_mappings(samples)
@@ -70,7 +71,7 @@ def _stack_mappings(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         column = stack(key, column_of(samples, key))
         if column is not None:
             batch[key] = column
-    return rename_labels(batch)
+    return rename_labels(batch) if any(alias in batch for alias in LABEL_ALIASES) else batch
 
 
 def _stack_tuples(samples: Sequence[Any]) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ class RandomCollator(DataCollatorMixin):
     """A collator that draws random numbers: from its own generator if it has a seed, else from NumPy's global one."""
 
     seed: int | None = None
+    batch_index: int | None = None  # of the mesh: processes with the same batch draw the same numbers
     _stream: tuple[list[int], np.random.Generator] | None = None
 
     def _generator(self) -> Any:
@@ -27,7 +28,8 @@ class RandomCollator(DataCollatorMixin):
         if worker_seeding.current is not None:  # in a worker: seeded by the batch's position in the run
             return np.random.default_rng([self.seed, *worker_seeding.current])
         # Workers and ranks with the same random numbers would mask the same positions.
-        origin = [self.seed, world().rank, *multiprocessing.current_process()._identity]
+        number = world().rank if self.batch_index is None else self.batch_index
+        origin = [self.seed, number, *multiprocessing.current_process()._identity]
         if self._stream is None or self._stream[0] != origin:
             self._stream = (origin, np.random.default_rng(origin))
         return self._stream[1]

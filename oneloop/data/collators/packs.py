@@ -5,7 +5,7 @@
 - attention_mask (rows, 1, width, width): whether a token (third axis) may attend to another (fourth).
 - attn_mask_startend_row_indices (rows, 1, width, 1): the end of its document, from where on tokens do not attend to it,
   as PaddlePaddle's flashmask attention takes it.
-- cu_seq_lens_q and three more: transformers' flash attention, with all documents in one row.
+- cu_seq_lens_q and three more: what flash attention takes in most libraries, with all documents in one row.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..packing import DOCUMENTS, MASK, POSITIONS, ROW_INDICES, SEQUENCE_LENGTHS, Columns
+from ..packed_documents import DOCUMENTS, MASK, POSITIONS, ROW_INDICES, SEQUENCE_LENGTHS, Columns
 from .base import to_backend
 
 
@@ -30,7 +30,9 @@ class PackCollator:
     like a document of its own, so that no token is without any other to attend to.
     """
 
-    def __init__(self, backend: str | None, columns: Sequence[str], pad_token_id: int = 0, causal: bool = True) -> None:
+    def __init__(
+        self, backend: str | None, columns: Sequence[str], pad_token_id: int = 0, causal: bool | None = True
+    ) -> None:
         self.backend = backend
         self.columns = tuple(columns)
         self.pad_token_id = pad_token_id

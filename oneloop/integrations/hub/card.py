@@ -32,7 +32,7 @@ def write(facts: dict[str, Any], arguments: dict[str, Any], defaults: dict[str, 
     parts = [_metadata(facts, history), f"# {name}\n", _about(facts)]
     last = last_evaluation(history)
     if last:
-        rows = [(key, shown(value)) for key, value in last.items() if _tells(key)]
+        rows = [(key, format_cell(value)) for key, value in last.items() if _is_result(key)]
         parts.append("## Evaluation\n\n" + _table(("metric", "value"), rows))
     used = {
         key: value
@@ -41,7 +41,7 @@ def write(facts: dict[str, Any], arguments: dict[str, Any], defaults: dict[str, 
     }
     parts.append("## Arguments\n\nArguments that differ from the defaults of oneloop, and the most common ones.\n")
     parts.append(_table(("argument", "value"), [(key, f"`{value}`") for key, value in sorted(used.items())]))
-    course = _course(history)
+    course = _training_table(history)
     if course:
         parts.append("## Training results\n\n" + course)
     parts.append("## Versions\n\n" + _versions(facts["framework"]))
@@ -68,7 +68,9 @@ def _metadata(facts: dict[str, Any], history: list[dict]) -> str:
         "base_model": facts.get("finetuned_from"),
         "pipeline_tag": next(iter(words(facts.get("tasks"))), None),
         "datasets": words(facts.get("dataset_tags")),
-        "metrics": sorted({key.removeprefix("eval_") for key in last_evaluation(history) if _tells(key)} - {"loss"}),
+        "metrics": sorted(
+            {key.removeprefix("eval_") for key in last_evaluation(history) if _is_result(key)} - {"loss"}
+        ),
         "tags": tags,
         "model-index": _index(facts, history),
     }
@@ -79,7 +81,7 @@ def _metadata(facts: dict[str, Any], history: list[dict]) -> str:
 def _index(facts: dict[str, Any], history: list[dict]) -> list[dict]:
     """Results in the Hub's model-index format, which requires a task and a dataset."""
     tasks, sets = words(facts.get("tasks")), words(facts.get("dataset_tags"))
-    scores = {key.removeprefix("eval_"): value for key, value in last_evaluation(history).items() if _tells(key)}
+    scores = {key.removeprefix("eval_"): value for key, value in last_evaluation(history).items() if _is_result(key)}
     if not tasks or not sets or not scores:
         return []
     names = words(facts.get("dataset")) or sets
@@ -112,27 +114,27 @@ def last_evaluation(history: list[dict]) -> dict[str, Any]:
     return {key: value for key, value in found[-1].items() if key.startswith("eval_")} if found else {}
 
 
-def _tells(key: str) -> bool:
+def _is_result(key: str) -> bool:
     return not key.endswith(SPEED)
 
 
-def shown(value: Any) -> str:
+def format_cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _course(history: list[dict]) -> str:
+def _training_table(history: list[dict]) -> str:
     """One row per evaluation, with the last training loss logged before it."""
     rows, loss = [], None
-    columns = list(dict.fromkeys(k for e in history for k in e if k.startswith("eval_") and _tells(k)))
+    columns = list(dict.fromkeys(k for e in history for k in e if k.startswith("eval_") and _is_result(k)))
     for entry in history:
         loss = entry.get("loss", loss)
         if any(key in entry for key in columns):
             rows.append(
                 (
-                    shown(entry.get("epoch", "")),
+                    format_cell(entry.get("epoch", "")),
                     str(entry.get("step", "")),
-                    "" if loss is None else shown(loss),
-                    *(shown(entry.get(key, "")) for key in columns),
+                    "" if loss is None else format_cell(loss),
+                    *(format_cell(entry.get(key, "")) for key in columns),
                 )
             )
     return _table(("epoch", "step", "training loss", *columns), rows) if rows else ""

@@ -2,15 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ...trainer.generic import Args_co, TrainerBase
 from .pushing import HubPushes
 
 if TYPE_CHECKING:
     from ...trainer import Trainer as Base
 else:
-    Base = object
+    Base = TrainerBase
 
 
-class HubMethods(Base):
+class HubMethods(Base[Args_co]):
     """A part of the Trainer. HubPushes does the work."""
 
     @property

@@ -16,7 +16,7 @@ from ...secrets import clean_text, public
 from . import card, uploads
 
 if TYPE_CHECKING:
-    from ...trainer.internals import Internals
+    from ...trainer.core import Core
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class HubPushes(Extension):
     Lives as long as the Trainer.
     """
 
-    def __init__(self, core: "Internals") -> None:
+    def __init__(self, core: "Core") -> None:
         super().__init__(core)
         self.repository: uploads.Hub | None = None
         self._pushed_step: int | None = None  # of the last push that was started
@@ -75,7 +75,7 @@ class HubPushes(Extension):
         trainer, self._saved = self.core.trainer, state
         output_dir = self.core.run.checkpointer.directory.path
         before = {name for name in COURSE if (output_dir / name).exists()}
-        shown = Path(self.core.run.checkpointer.directory.shown)
+        shown = Path(self.core.run.checkpointer.directory.display_path)
         trainer._push_from_checkpoint(str(shown / f"{store.PREFIX}-{state.global_step}"))
         for name in set(COURSE) - before:
             # An override may have copied the whole checkpoint, but the state of the run is no part of the model.
@@ -87,7 +87,7 @@ class HubPushes(Extension):
         if self.repository is None or args.hub_strategy == "end":
             return
         if self.repository.busy and not args.hub_always_push:
-            logger.info("The push of step %d is left out: the one before is under way.", state.global_step)
+            logger.info("Skipping the push of step %d: the previous one is still in progress.", state.global_step)
             return
         place = {"checkpoint": LAST, "all_checkpoints": folder.name}.get(args.hub_strategy)
         self._start_push(state, _files(folder, place), LAST if place == LAST else None)
@@ -104,12 +104,12 @@ class HubPushes(Extension):
                 (stage / "README.md").write_text(self._card(state), encoding="utf-8")
             delete = f"{replaced}/*" if replaced else None
             message = f"Training in progress, step {step}"
-            return hub.push(stage, message, delete=delete, after=partial(self._note_push, step))
+            return hub.push(stage, message, delete=delete, after=partial(self._on_pushed, step))
         except Exception as error:  # no disk space for the copies, say
             logger.error("Step %d was NOT pushed: %s", step, hub.clean(str(error)))
             self._pushed_step = None
 
-    def _note_push(self, step: int, well: bool) -> None:
+    def _on_pushed(self, step: int, well: bool) -> None:
         if not well and self._pushed_step == step:
             self._pushed_step = None  # so that the end of training tries again
 
@@ -140,7 +140,7 @@ class HubPushes(Extension):
         trainer = self.core.trainer
         args = trainer.args
         checkpointer = self.core.run.checkpointer
-        checkpointer.model_files.save_quietly(checkpointer.directory.shown)
+        checkpointer.model_files.save_without_side_effects(checkpointer.directory.display_path)
         if not trainer.is_world_process_zero():
             return None
         if self.repository is None:
@@ -151,7 +151,7 @@ class HubPushes(Extension):
         trainer.create_model_card(**{"model_name": hub.repo_id.rpartition("/")[2], **facts})
         stage = uploads.snapshot(checkpointer.directory.path, _results(checkpointer.directory.path))
         step = self._pushed_step = trainer.state.global_step
-        after = partial(self._note_push, step)
+        after = partial(self._on_pushed, step)
         push = hub.push(stage, commit_message or "End of training", revision=revision, token=token, after=after)
         if not blocking:
             return push
@@ -208,7 +208,7 @@ def _files(checkpoint: Path, place: str | None) -> Iterator[tuple[Path, str]]:
 
 
 def _results(output_dir: Path) -> Iterator[tuple[Path, str]]:
-    """All that an output directory has for others: no checkpoints, and nothing hidden."""
+    """The files of an output directory to upload: no checkpoints and no hidden files."""
     for path in sorted(output_dir.rglob("*")):
         name = path.relative_to(output_dir)
         if path.is_file() and not name.parts[0].startswith((".", "_", f"{store.PREFIX}-")):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import secrets
-from ...checkpoint.snapshots import STAGE, clear, discard, snapshot
+from ...checkpoint.file_snapshots import STAGE, clear, discard, snapshot
 from ...errors import HubError, MissingPackageError
 
 __all__ = ["STAGE", "Hub", "Started", "clear", "discard", "snapshot"]
@@ -29,7 +29,7 @@ def package() -> Any:
 
 
 class Started:
-    """The uploads that a repository was asked for, under transformers' names."""
+    """The uploads that a repository was asked for, under the names that scripts read."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
@@ -81,7 +81,9 @@ class Hub:
     @property
     def busy(self) -> bool:
         with self._lock:
-            self._under_way = [(push, settled) for push, settled in self._under_way if not settled.is_set()]
+            self._under_way = [
+                (push, fixed_argument) for push, fixed_argument in self._under_way if not fixed_argument.is_set()
+            ]
             return bool(self._under_way)
 
     def push(
@@ -96,7 +98,7 @@ class Hub:
         """Upload a folder as one commit, then delete it. Failures are logged; the future has the error."""
 
         self._seen.add(token)
-        settled = threading.Event()  # the future is done before its folder is deleted
+        fixed_argument = threading.Event()  # the future is done before its folder is deleted
 
         def done(push: Future) -> None:
             discard(folder)
@@ -111,7 +113,7 @@ class Hub:
                 )
             if after is not None:
                 after(error is None)
-            settled.set()
+            fixed_argument.set()
 
         push = self._api.upload_folder(
             repo_id=self.repo_id,
@@ -126,7 +128,7 @@ class Hub:
             result, push = push, Future()
             push.set_result(result)
         with self._lock:
-            self._under_way.append((push, settled))
+            self._under_way.append((push, fixed_argument))
             self.started = self.started or Started(self)
         push.add_done_callback(done)
         return push
@@ -135,7 +137,7 @@ class Hub:
         """Wait for all uploads; errors have been logged."""
         with self._lock:
             under_way = list(self._under_way)
-        if any(not settled.is_set() for _, settled in under_way):
+        if any(not fixed_argument.is_set() for _, fixed_argument in under_way):
             logger.info("Waiting for the push to %s to finish.", self.repo_id)
-        for _, settled in under_way:
-            settled.wait()
+        for _, fixed_argument in under_way:
+            fixed_argument.wait()

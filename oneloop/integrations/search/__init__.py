@@ -5,7 +5,7 @@ from typing import Any
 
 from ...arguments.packages import installed
 from ...enums import HPSearchBackend
-from ...errors import MissingPackageError, RefusedError
+from ...errors import MissingPackageError, UnsupportedError
 from ...outputs import BestRun
 
 # name -> (module to import, package to install, our module for it)
@@ -29,7 +29,7 @@ def choose(backend: Any) -> HPSearchBackend:
         return HPSearchBackend(here[0])
     chosen = HPSearchBackend(backend)
     if chosen == "wandb":
-        raise RefusedError(
+        raise UnsupportedError(
             "backend='wandb' is not supported: W&B sweeps are run by the service and need an account. "
             "Use 'optuna' or 'ray'; report_to='wandb' logs their trials to W&B."
         )

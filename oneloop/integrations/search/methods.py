@@ -3,24 +3,27 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ...enums import HPSearchBackend
 from ...outputs import BestRun
+from ...protocols import Trial
+from ...trainer.generic import Args_co, TrainerBase
 from . import run
 from .state import search_of
 
 if TYPE_CHECKING:
     from ...trainer import Trainer as Base
 else:
-    Base = object
+    Base = TrainerBase
 
 
-class SearchMethods(Base):
+class SearchMethods(Base[Args_co]):
     """A part of the Trainer, with the attributes that a search sets."""
 
-    hp_search_backend: Any = None
-    hp_space: Any = None
-    compute_objective: Any = None
-    hp_name: Any = None
-    objective: Any = None  # of the current or last trial
+    hp_search_backend: str | None = None
+    hp_space: Callable[[Any], dict[str, Any]] | None = None
+    compute_objective: Callable[[dict[str, float]], Any] | None = None
+    hp_name: Callable[[Any], str] | None = None
+    objective: float | list[float] | None = None  # of the current or last trial
 
     def hyperparameter_search(
         self,
@@ -28,10 +31,10 @@ class SearchMethods(Base):
         compute_objective: Callable[[dict[str, float]], Any] | None = None,
         n_trials: int | None = 20,
         direction: str | list[str] = "minimize",
-        backend: Any = None,
+        backend: str | HPSearchBackend | None = None,
         hp_name: Callable[[Any], str] | None = None,
         **kwargs: Any,
-    ) -> BestRun | list[BestRun]:
+    ) -> BestRun | Any:  # with several directions a list
         """Train with many settings, and return the best trial. model_init creates the model of each trial.
 
         Args:
@@ -50,7 +53,7 @@ class SearchMethods(Base):
         """
         return run(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs)
 
-    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
+    def _report_to_hp_search(self, trial: Trial | None, step: int, metrics: dict[str, float]) -> None:
         """After an evaluation within a trial: report the metrics to the search, which may stop the trial."""
         running = search_of(self).trial
         if running is not None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import optuna
 
 from ...distributed.preemption import Preempted
-from ...errors import ArgumentError, ProcessLostError, RefusedError, SearchError
+from ...errors import ArgumentError, ProcessLostError, SearchError, UnsupportedError
 from ...introspect import takes_trial
 from ...outputs import BestRun
-from ...trainer.internals import internals_of
+from ...trainer.core import core_of
 from . import trials
 from .state import search_of
 from .trials import Trial
@@ -39,12 +39,12 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
             f"and optimize: {', '.join(sorted(_STUDY | _OPTIMIZE))}."
         )
     if options.get("n_jobs", 1) != 1:
-        raise RefusedError(
+        raise UnsupportedError(
             f"n_jobs={options['n_jobs']} is not supported: the threads would train in one Trainer at once. Start the "
             "script several times with the same storage, study_name and load_if_exists=True to share one study."
         )
-    if internals_of(trainer).processes.size > 1 and options.get("catch"):
-        raise RefusedError(
+    if not core_of(trainer).mesh.is_single and options.get("catch"):
+        raise UnsupportedError(
             "catch is not supported with several processes: a trial that fails in one of them leaves the others in the "
             "middle of a step. Remove it, or search with one process."
         )
@@ -52,7 +52,7 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
 
 def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> BestRun | list[BestRun]:
     """Run n_trials more trials, or until the timeout; returns the best of the whole study."""
-    if not internals_of(trainer).processes.is_main:
+    if not core_of(trainer).mesh.is_main:
         return _run_other_process(trainer)
     search = _Search(trainer)
     study = optuna.create_study(**trainer_directions(trainer), **_part(options, _STUDY))
@@ -63,13 +63,13 @@ def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> Be
         if search.running is None or error is search.left:
             raise
         raise SearchError(
-            f"trial {search.running.name} ({trials.shown(search.running.values)}) failed: "
+            f"trial {search.running.name} ({trials.format_values(search.running.values)}) failed: "
             f"{type(error).__name__}: {error}"
         ) from error
     if search.left is not None:
         raise search.left
     search.end(None)
-    found = internals_of(trainer).processes.run_on_main(lambda: _best(study), "the search")
+    found = core_of(trainer).processes.run_on_main(lambda: _best(study), "the search")
     found = [each._replace(run_summary=study) for each in found]
     return found if search_of(trainer).several else found[0]
 
@@ -94,14 +94,15 @@ class _Search:
 
     def objective(self, given: optuna.Trial) -> Any:
         trainer, self.running = self.trainer, None
+        assert trainer.hp_space is not None
         values = trainer.hp_space(given)
         trials.arguments_for(trainer.args, values, "x", takes_trial(trainer.model_init))
         name = trials.name_of(trainer, given, given.number)
         given.set_user_attr("arguments", {key: _plain(value) for key, value in values.items()})
         trial = self.running = Trial(
-            name, values, dict(given.params), given, self.tell(given), _shared_model_init(given)
+            name, values, dict(given.params), given, self.make_reporter(given), _shared_model_init(given)
         )
-        internals_of(trainer).processes.broadcast_object(("trial", name, values, trial.params, given.number))
+        core_of(trainer).processes.broadcast_object(("trial", name, values, trial.params, given.number))
         self.together = True
         try:
             objective = trials.run(trainer, trial)
@@ -115,7 +116,7 @@ class _Search:
             raise optuna.TrialPruned
         return objective
 
-    def tell(self, given: optuna.Trial) -> Any:
+    def make_reporter(self, given: optuna.Trial) -> Any:
         if search_of(self.trainer).several:  # Optuna can only prune by a single objective
             return lambda objective, step, metrics: False
 
@@ -128,14 +129,14 @@ class _Search:
     def end(self, why: str | None) -> None:
         """Tell the other processes that the search is over. During a trial they detect the lost main process."""
         if not self.together:
-            internals_of(self.trainer).processes.broadcast_object(("end", why))
+            core_of(self.trainer).processes.broadcast_object(("end", why))
 
 
 def _shared_model_init(given: Any) -> Any:
     """model_init may suggest further values: the main process runs it first and broadcasts them."""
 
     def make(trainer: "Trainer") -> Any:
-        if internals_of(trainer).processes.size == 1:
+        if core_of(trainer).mesh.is_single:
             return trainer.call_model_init(given)
         made: list[Any] = []
 
@@ -143,7 +144,7 @@ def _shared_model_init(given: Any) -> Any:
             made.append(trainer.call_model_init(given))
             return dict(given.params)
 
-        params = internals_of(trainer).processes.run_on_main(first, "model_init")
+        params = core_of(trainer).processes.run_on_main(first, "model_init")
         if made:
             return made[0]
         return trainer.call_model_init(optuna.trial.FixedTrial(params, number=given.number))
@@ -154,7 +155,7 @@ def _shared_model_init(given: Any) -> Any:
 def _run_other_process(trainer: "Trainer") -> Any:
     """In other processes: train the trials that the main process broadcasts until the search is over."""
     while True:
-        what, *rest = internals_of(trainer).processes.broadcast_object(None)
+        what, *rest = core_of(trainer).processes.broadcast_object(None)
         if what == "end":
             break
         name, values, params, number = rest
@@ -162,7 +163,7 @@ def _run_other_process(trainer: "Trainer") -> Any:
         trials.run(trainer, Trial(name, values, params, given, make_model=_shared_model_init(given)))
     if rest[0] is not None:
         raise ProcessLostError(f"process 0 failed in the search, so this process stops too. Its error: {rest[0]}")
-    found: list[BestRun] = internals_of(trainer).processes.run_on_main(list, "the search")
+    found: list[BestRun] = core_of(trainer).processes.run_on_main(list, "the search")
     return found if search_of(trainer).several else found[0]
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import tune
 
-from ...errors import ArgumentError, RefusedError, SearchError
+from ...errors import ArgumentError, SearchError, UnsupportedError
 from ...introspect import takes_trial
 from ...outputs import BestRun
-from ...trainer.internals import internals_of
+from ...trainer.core import core_of
 from . import trials
 from .ray_worker import OBJECTIVE, TrainerTrial
 from .state import search_of
@@ -39,7 +39,7 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
     """Check the options before the search starts."""
     refused = sorted(_CHECKPOINTS & options.keys())
     if refused:
-        raise RefusedError(
+        raise UnsupportedError(
             f"{', '.join(refused)} is not supported: Ray Tune neither writes nor reads the checkpoints of a trial. "
             "Each trial saves to its own folder under output_dir, according to save_strategy and save_total_limit."
         )
@@ -49,14 +49,14 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
             f"hyperparameter_search has no option {', '.join(unknown)} for Ray Tune; expected options of ray.tune.run: "
             f"{', '.join(sorted(_RUN))}."
         )
-    core = internals_of(trainer)
+    core = core_of(trainer)
     if search_of(trainer).several:
-        raise RefusedError(
+        raise UnsupportedError(
             "Ray Tune compares trials by a single objective; for several directions use backend='optuna'."
         )
-    if core.processes.size > 1:
-        raise RefusedError(
-            f"{core.processes.size} processes were launched, but Ray Tune starts the processes of its trials "
+    if not core.mesh.is_single:
+        raise UnsupportedError(
+            f"{core.mesh.size} processes were launched, but Ray Tune starts the processes of its trials "
             "itself. Start the script once, without a launcher, or use backend='optuna'."
         )
     _check_scheduler(trainer, options.get("scheduler"))
@@ -67,7 +67,7 @@ def _check_scheduler(trainer: "Trainer", scheduler: Any) -> None:
         return
     named = scheduler if isinstance(scheduler, str) else type(scheduler).__name__
     if named.startswith(("PopulationBased", "pbt", "PB2", "pb2", "ResourceChanging", "resource_changing")):
-        raise RefusedError(
+        raise UnsupportedError(
             f"scheduler={named} is not supported: it changes running trials, which requires checkpoints of Ray Tune. "
             "Use a scheduler that stops trials, such as ASHAScheduler."
         )
@@ -82,6 +82,7 @@ def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> Be
     """Run n_trials trials, or as many as time_budget_s allows; returns the best according to args.ray_scope."""
     if n_trials is None and options.get("time_budget_s") is None and options.get("stop") is None:
         raise ArgumentError("n_trials=None would never end; expected a number, or time_budget_s in seconds.")
+    assert trainer.hp_space is not None
     space = trainer.hp_space(None)
     # Values are sampled in the cluster; an invalid name is reported here.
     trials.known_values(type(trainer.args), space, takes_trial(trainer.model_init))
@@ -132,7 +133,7 @@ def _failure_message(failed: list[Any]) -> str:
     cause: Any = getattr(error, "cause", None) or error
     lines = str(cause).strip().splitlines() or ["its process died"]
     more = f", and {len(failed) - 1} more failed" if len(failed) > 1 else ""
-    return f"trial run-{first.trial_id} ({trials.shown(first.config)}) failed: {lines[-1]}{more}"
+    return f"trial run-{first.trial_id} ({trials.format_values(first.config)}) failed: {lines[-1]}{more}"
 
 
 def _best(analysis: Any, mode: str, scope: str) -> BestRun:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ArgumentError, DataError, ModelInitError, RefusedError
+from ...errors import ArgumentError, DataError, ModelInitError, UnsupportedError
 from ...extension import Extension
 from ...introspect import is_overridden
-from ...trainer.internals import internals_of
+from ...trainer.core import core_of
 
 DIRECTIONS = ("minimize", "maximize")
 
@@ -48,7 +48,7 @@ class SearchState(Extension):
 
 def search_of(trainer: Any) -> SearchState:
     """The state of the searches of this Trainer."""
-    return internals_of(trainer).extensions.of(SearchState)
+    return core_of(trainer).extensions.of(SearchState)
 
 
 def check(trainer: Any, n_trials: Any) -> None:
@@ -64,11 +64,11 @@ def check(trainer: Any, n_trials: Any) -> None:
         raise DataError("hyperparameter_search compares trials by their evaluations: pass eval_dataset=")
     if trainer.args.resume_from_checkpoint is not None:
         raise ArgumentError(
-            "resume_from_checkpoint: the trials of a search begin anew. A study of Optuna goes on with storage=, "
-            "study_name= and load_if_exists=True."
+            "resume_from_checkpoint: trials of a search start from scratch. To continue an Optuna study, pass "
+            "storage=, study_name= and load_if_exists=True."
         )
     if trainer.args.push_to_hub:
-        raise RefusedError(
+        raise UnsupportedError(
             "push_to_hub=True: every trial would push over the others. Search without it, then train with the best "
             "values and push."
         )

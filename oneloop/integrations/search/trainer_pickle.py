@@ -6,11 +6,11 @@ from ...callbacks import CallbackHandler
 from ...callbacks.json_log import JsonLinesCallback
 from ...errors import ArgumentError
 from ...state import TrainerControl, TrainerState
-from ...trainer.internals import install, internals_of
+from ...trainer.core import core_of, install
 from ..writers.base import Writer
 
 if TYPE_CHECKING:
-    from ...trainer.internals import Internals
+    from ...trainer.core import Core
     from .methods import SearchMethods as Trainer
 
 # Attributes of a process; train() creates some of them, and `unpack` the rest.
@@ -25,7 +25,7 @@ def pack(trainer: "Trainer", dumps: Any) -> dict[str, Any]:
     attributes = {name: value for name, value in trainer.__dict__.items() if name not in LEFT}
     packed = {
         "class": type(trainer),
-        "framework": internals_of(trainer).backend.NAME,
+        "framework": core_of(trainer).backend.NAME,
         "attributes": attributes,
         "callbacks": [_portable(callback) for callback in trainer.callback_handler.callbacks],
     }
@@ -70,7 +70,7 @@ def unpack(packed: dict[str, Any]) -> "Trainer":
     return trainer
 
 
-def _instantiate(callback: Any, core: "Internals") -> Any:
+def _instantiate(callback: Any, core: "Core") -> Any:
     if isinstance(callback, type) and issubclass(callback, JsonLinesCallback):
         return callback(lambda: core.run.id)
     return callback() if isinstance(callback, type) else callback

@@ -15,7 +15,7 @@ from ...formats import urls
 from ...introspect import takes_trial
 from ...outputs import plain_metrics
 from ...secrets import clean
-from ...trainer.internals import internals_of
+from ...trainer.core import core_of
 from .state import search_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Trial:
     values: dict[str, Any]
     params: dict[str, Any]
     given: Any
-    tell: Callable[[Any, int, dict[str, Any]], bool] = lambda objective, step, metrics: False
+    report_to_search: Callable[[Any, int, dict[str, Any]], bool] = lambda objective, step, metrics: False
     make_model: Callable[["Trainer"], Any] | None = None
     objective: Any = None
     stopped: bool = field(default=False, init=False)
@@ -56,9 +56,9 @@ class Trial:
 
         def decide() -> tuple[Any, bool]:
             objective = objective_of(trainer, metrics)
-            return objective, self.tell(objective, step, metrics)
+            return objective, self.report_to_search(objective, step, metrics)
 
-        self.objective, self.stopped = internals_of(trainer).processes.run_on_main(decide, "compute_objective")
+        self.objective, self.stopped = core_of(trainer).processes.run_on_main(decide, "compute_objective")
         trainer.objective = self.objective
         if self.stopped:
             trainer.control.should_training_stop = True
@@ -100,7 +100,7 @@ def arguments_for(own: Any, values: Mapping[str, Any], name: str, for_model: boo
     args.output_dir = os.path.join(own.output_dir, name)
     args.output_url = None if own.output_url is None else urls.join(own.output_url, name)
     args.run_name = own.run_name  # common to all trials; writers that name runs use state.trial_name
-    if own.__dict__.get("_filled", {}).get("logging_dir") != own.logging_dir:
+    if own.__dict__.get("_defaulted", {}).get("logging_dir") != own.logging_dir:
         args.logging_dir = os.path.join(own.logging_dir, name)
     args.validate()
     return args
@@ -138,6 +138,7 @@ def _check_free(cls: Any, target: str) -> None:
 
 def objective_of(trainer: "Trainer", metrics: dict[str, Any]) -> Any:
     """The objective that the search compares, or one per direction."""
+    assert trainer.compute_objective is not None
     found = plain_metrics(trainer.compute_objective(dict(metrics)))
     several = isinstance(found, (list, tuple))
     numbers = list(found) if several else [found]
@@ -171,6 +172,6 @@ def name_of(trainer: "Trainer", given: Any, number: Any) -> str:
     return folder
 
 
-def shown(values: Mapping[str, Any]) -> str:
+def format_values(values: Mapping[str, Any]) -> str:
     """Values as text, for error messages."""
     return ", ".join(f"{name}={value!r}" for name, value in clean(values).items()) or "no values"

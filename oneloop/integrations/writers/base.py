@@ -11,9 +11,10 @@ from typing import Any
 
 from ... import secrets
 from ...arguments import TrainingArguments
-from ...arguments.reporting import usual_log_directory
+from ...arguments.reporting import default_log_directory
 from ...callbacks import TrainerCallback
 from ...errors import ArgumentError, MissingPackageError
+from ...parser.values import TRUE_WORDS
 from ...state import ExportableState, TrainerControl, TrainerState
 from ...writers import WRITERS
 from . import progress_marks
@@ -38,7 +39,7 @@ def untag(name: str) -> str:
 
 def switch(variable: str, default: str = "") -> bool:
     """Whether an environment variable is set to a true value."""
-    return os.environ.get(variable, default).strip().lower() in ("1", "true", "yes", "on", "y")
+    return os.environ.get(variable, default).strip().lower() in TRUE_WORDS
 
 
 def configuration(model: Any) -> dict[str, Any]:
@@ -156,7 +157,7 @@ class Writer(TrainerCallback, ExportableState):
         self._trained = True
         self.parameters(public_arguments(args), configuration(model))
         if resumed:
-            self._catch_up(args, state, goes_on)
+            self._replay_missed(args, state, goes_on)
         else:
             self._seen = Mark()
 
@@ -173,7 +174,7 @@ class Writer(TrainerCallback, ExportableState):
         self.owner = self.run_id()
         self.is_open = True
 
-    def _catch_up(self, args: TrainingArguments, state: TrainerState, goes_on: bool) -> None:
+    def _replay_missed(self, args: TrainingArguments, state: TrainerState, goes_on: bool) -> None:
         """Write what the run has logged so far and the service has not received."""
         self._seen = Mark()
         if goes_on and self.rewinds:
@@ -301,12 +302,12 @@ def log_directory(args: TrainingArguments, run: dict[str, Any], output_dir: Path
     `wanted` is used where logging_dir is not given. Arguments that are a library's own may have no logging_dir.
     """
     directory = args.logging_dir
-    named = directory is not None and args.__dict__.get("_filled", {}).get("logging_dir") != directory
+    named = directory is not None and args.__dict__.get("_defaulted", {}).get("logging_dir") != directory
     if not named and wanted is not None:
         return os.path.abspath(wanted)
     before = os.path.join(output_dir, run.get("directory", ""))  # the output directory may have been moved
     goes_on = run.get("directory") and not named and os.path.isdir(before)
-    return os.path.abspath(before if goes_on else directory or usual_log_directory(args.output_dir or ""))
+    return os.path.abspath(before if goes_on else directory or default_log_directory(args.output_dir or ""))
 
 
 def stored_directory(directory: str, output_dir: Path) -> str:

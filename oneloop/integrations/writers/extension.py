@@ -20,6 +20,6 @@ class WriterCallbacks(Extension):
             if isinstance(callback, Writer):
                 callback.link(
                     lambda: core.run.id,
-                    lambda folder: core.run.checkpointer.model_files.save_quietly(folder),
+                    lambda folder: core.run.checkpointer.model_files.save_without_side_effects(folder),
                     lambda: core.run.checkpointer.directory.path,
                 )

@@ -80,7 +80,7 @@ class TensorBoardCallback(Writer):
 
 
 def _wanted(state: TrainerState) -> str | None:
-    """The directory that the environment names. As in transformers, trials of a search have directories of their own
+    """The directory that the environment names. Trials of a search have directories of their own
     all the same."""
     named = os.environ.get("TENSORBOARD_LOGGING_DIR")
     return os.path.expanduser(named) if named and not state.is_hyper_param_search else None

@@ -18,7 +18,7 @@ class TrackioCallback(Writer):
         name = self.run.get("name") or state.trial_name or args.run_name
         options = {"project": args.project, "name": name, "resume": "allow" if self.run else "never"}
         for argument, option in (("trackio_space_id", "space_id"), ("trackio_bucket_id", "bucket_id")):
-            if getattr(args, argument) not in (None, "trackio"):  # the default in a dump of transformers 4.57
+            if getattr(args, argument) not in (None, "trackio"):  # what another Trainer's dump has by default
                 options[option] = getattr(args, argument)
         if "space_id" in options:
             options["private"] = args.hub_private_repo

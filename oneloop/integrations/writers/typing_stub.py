@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ...arguments.generated_page import keep
+from ...arguments.generated_page import write_or_check
 from ...writers import WRITERS
 
 STUB = Path(__file__).with_name("classes.pyi")
@@ -22,7 +22,7 @@ def render() -> str:
 
 
 def main(words: list[str]) -> int:
-    return keep(STUB, render(), "oneloop.integrations.writers.typing_stub", words)
+    return write_or_check(STUB, render(), "oneloop.integrations.writers.typing_stub", words)
 
 
 if __name__ == "__main__":

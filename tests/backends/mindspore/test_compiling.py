@@ -33,9 +33,16 @@ def test_a_compiled_run_has_the_numbers_of_a_plain_one(trained):
 def test_evaluation_on_the_graph(arguments):
     model = kit.classifier(dropout=0.3)
     plain = Trainer(model, arguments(), eval_dataset=rows(8)).evaluate()
-    trainer = Trainer(model, arguments(jit_mode_eval=True), eval_dataset=rows(8))
+    called = []
+
+    class Own(Trainer):
+        def prediction_step(self, model, *args, **kwargs):
+            called.append(model)
+            return super().prediction_step(model, *args, **kwargs)
+
+    trainer = Own(model, arguments(jit_mode_eval=True), eval_dataset=rows(8))
     assert trainer.evaluate()["eval_loss"] == plain["eval_loss"]
-    assert trainer._oneloop.compiled_for_eval.graphs[False] is not None
+    assert called[0].graphs[False] is not None
 
 
 def test_dropout_is_a_reason_not_to(trained, caplog):

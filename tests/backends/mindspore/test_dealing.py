@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oneloop.backends import loading
-from oneloop.data.loader_options import Loading
+from oneloop.data.loader_options import LoaderOptions
 from oneloop.data.process_sharding import ProcessShard
 from oneloop.errors import DataError
 from tests.backends.support import names
@@ -31,7 +31,7 @@ def loader(dataset, rank, batch_size=2, world=2):
     backend = loading.load("mindspore")
     dealt = ProcessShard(dataset, batch_size, world, rank, False, 0, backend)
     collate = lambda samples: [int(sample["x"]) for sample in samples]  # noqa: E731
-    return backend.loaders.make_loader(dealt, Loading(collate, batch_size=batch_size))
+    return backend.loaders.make_loader(dealt, LoaderOptions(collate, batch_size=batch_size))
 
 
 def test_each_sample_goes_to_one_process():

@@ -15,7 +15,7 @@ from oneloop.backends._common import mindspore_datasets
 from oneloop.errors import ArgumentError, DataError
 from tests.backends.kits.mindspore_kit import Kit
 from tests.backends.support import rows, same_bytes
-from tests.following import follow
+from tests.emulation import emulate
 
 kit = Kit()
 RUN = {"learning_rate": 0.1, "optim": "sgd", "logging_steps": 1}
@@ -110,8 +110,8 @@ def test_workers_are_the_pipelines_own(trained, caplog):
 
 @pytest.fixture
 def as_mindnlp(monkeypatch):
-    follow(monkeypatch, {"mindnlp"})
-    mindspore_datasets._say_size_aside.cache_clear()
+    emulate(monkeypatch, {"mindnlp"})
+    mindspore_datasets._warn_batch_size_ignored.cache_clear()
 
 
 def test_a_script_for_mindnlp_keeps_the_batches_of_its_data(trained, as_mindnlp, caplog):
@@ -122,10 +122,8 @@ def test_a_script_for_mindnlp_keeps_the_batches_of_its_data(trained, as_mindnlp,
     assert second.state.global_step == 6 and losses(first) == losses(second)
     assert same_bytes(kit.weights(alone), kit.weights(among))
     second.evaluate()
-    said = [record.getMessage() for record in caplog.records if "is ignored, as in MindNLP" in record.getMessage()]
-    assert said == [
-        "The dataset creates batches of 4 itself; the batch size in the arguments, 8, is ignored, as in MindNLP."
-    ]
+    said = [record.getMessage() for record in caplog.records if "is ignored" in record.getMessage()]
+    assert said == ["The dataset creates batches of 4 itself; the batch size in the arguments, 8, is ignored."]
 
 
 def test_samples_are_counted_by_the_batches_of_the_data(trained):

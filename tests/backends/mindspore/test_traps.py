@@ -17,7 +17,7 @@ from mindspore.experimental import optim
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends.mindspore import bootstrap, dropout, randomness, tensors, weights
-from oneloop.errors import ModelError, RefusedError
+from oneloop.errors import ModelError, UnsupportedError
 from tests.backends.kits.mindspore_kit import Kit
 from tests.backends.support import names, rows, same_bytes
 
@@ -175,7 +175,7 @@ def test_layers_that_are_computed_again_have_the_same_masks(trained, how):
 
 
 def test_a_model_without_blocks_cannot_be_recomputed(arguments):
-    with pytest.raises(RefusedError, match="nn.CellList"):
+    with pytest.raises(UnsupportedError, match="nn.CellList"):
         Trainer(kit.classifier(), arguments(gradient_checkpointing=True))
 
 
@@ -286,7 +286,7 @@ def test_numpy_2_is_refused_where_it_breaks():
 
     bootstrap.check_numpy("1.26.4", breaks)
     bootstrap.check_numpy("2.4.0", lambda: None)
-    with pytest.raises(RefusedError, match=r"does not work with NumPy 2\.4\.0.*pip install 'numpy<2'"):
+    with pytest.raises(UnsupportedError, match=r"does not work with NumPy 2\.4\.0.*pip install 'numpy<2'"):
         bootstrap.check_numpy("2.4.0", breaks)
 
 
@@ -313,7 +313,7 @@ def test_norms_stay_in_float32_under_fp16(trained):
 
 
 def test_what_full_determinism_cannot_promise_is_said(caplog):
-    randomness._say_what_is_not.cache_clear()
+    randomness._warn_about_nondeterminism.cache_clear()
     with kit.undone_determinism():
         randomness.deterministic()
         randomness.deterministic()

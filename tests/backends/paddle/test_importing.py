@@ -23,7 +23,7 @@ def python(code, **variables):
     return done.stdout.split(), done.stderr
 
 
-LOOK = """
+POLL_SECONDS = """
 import os
 from oneloop.backends import loading
 loading.load("paddle")
@@ -32,14 +32,14 @@ print(os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_DEBUG_CPU_TYPE"))
 
 
 def test_the_environment_of_an_import():
-    (threads, kernels), said = python(LOOK)
+    (threads, kernels), said = python(POLL_SECONDS)
     assert threads == "None", "children would inherit Paddle's one thread"
     assert kernels == ("5" if paddle_spec._is_amd() else "None")
     assert "ccache" not in said
 
 
 def test_what_the_user_has_set_stays():
-    (threads, kernels), _ = python(LOOK, OMP_NUM_THREADS="2", MKL_DEBUG_CPU_TYPE="4")
+    (threads, kernels), _ = python(POLL_SECONDS, OMP_NUM_THREADS="2", MKL_DEBUG_CPU_TYPE="4")
     assert (threads, kernels) == ("2", "4")
 
 

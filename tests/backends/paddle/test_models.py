@@ -13,7 +13,7 @@ from safetensors import safe_open  # noqa: E402
 
 from oneloop import Trainer  # noqa: E402
 from oneloop.backends.paddle import engine, models, optimizers, tensors, weights  # noqa: E402
-from oneloop.errors import DataError, ModelError, RefusedError  # noqa: E402
+from oneloop.errors import DataError, ModelError, UnsupportedError  # noqa: E402
 from tests.backends.kits.paddle_kit import Kit, seeded  # noqa: E402
 from tests.backends.support import rows, same_bytes, tagged  # noqa: E402
 
@@ -112,9 +112,16 @@ def test_an_export_without_data(arguments):
 def test_evaluation_on_the_graph(arguments):
     model = deep()
     plain = Trainer(model, arguments(), eval_dataset=rows(10)).evaluate()["eval_loss"]
-    trainer = Trainer(model, arguments(jit_mode_eval=True), eval_dataset=rows(10))
+    called = []
+
+    class Own(Trainer):
+        def prediction_step(self, model, *args, **kwargs):
+            called.append(model)
+            return super().prediction_step(model, *args, **kwargs)
+
+    trainer = Own(model, arguments(jit_mode_eval=True), eval_dataset=rows(10))
     assert trainer.evaluate()["eval_loss"] == pytest.approx(plain, rel=1e-6)
-    wrapped = trainer._oneloop.model_for_evaluation()
+    wrapped = called[0]
     assert isinstance(wrapped, models.Compiled) and models.unwrap(wrapped) is model
     assert not isinstance(model, models.Compiled) and type(model.forward).__name__ == "method"
 
@@ -134,10 +141,10 @@ def test_training_on_the_graph(trained, tmp_path):
 
 
 def test_compilers_that_paddle_does_not_have(arguments):
-    with pytest.raises(RefusedError, match="torch_compile_backend='inductor'.*to_static"):
+    with pytest.raises(UnsupportedError, match="torch_compile_backend='inductor'.*to_static"):
         Trainer(deep(), arguments(torch_compile_backend="inductor"))
     if not paddle.is_compiled_with_cinn():
-        with pytest.raises(RefusedError, match="'CINN' for Paddle"):
+        with pytest.raises(UnsupportedError, match="'CINN' for Paddle"):
             Trainer(deep(), arguments(torch_compile_backend="CINN"))
 
 
@@ -175,7 +182,7 @@ def test_a_model_that_recomputes_by_itself_is_told_to(arguments):
 
 
 def test_a_model_without_blocks(arguments):
-    with pytest.raises(RefusedError, match="paddle.nn.LayerList"):
+    with pytest.raises(UnsupportedError, match="paddle.nn.LayerList"):
         Trainer(KIT.classifier(), arguments(recompute=True))
 
 

@@ -9,7 +9,7 @@ paddle = pytest.importorskip("paddle")
 
 from oneloop import Trainer, TrainerCallback  # noqa: E402
 from oneloop.backends.paddle import optimizers  # noqa: E402
-from oneloop.errors import ArgumentError, CheckpointError, RefusedError  # noqa: E402
+from oneloop.errors import ArgumentError, CheckpointError, UnsupportedError  # noqa: E402
 from tests.backends.kits.paddle_kit import Kit  # noqa: E402
 from tests.backends.support import largest_difference, rows, same_bytes  # noqa: E402
 
@@ -235,7 +235,7 @@ def test_gradients_of_rows_cannot_be_clipped(arguments, trained):
             return paddle.nn.functional.cross_entropy(self.head(self.embed(input_ids).mean(1)), labels)
 
     data = [{"input_ids": np.array([i % 9, i % 5]), "labels": i % 3} for i in range(24)]
-    with pytest.raises(RefusedError, match="sparse=True .*max_grad_norm=0"):
+    with pytest.raises(UnsupportedError, match="sparse=True .*max_grad_norm=0"):
         Trainer(Sparse(), arguments(**RUN), train_dataset=data).train()
     model = Sparse()
     before = KIT.weights(model)

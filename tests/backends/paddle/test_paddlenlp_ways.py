@@ -11,13 +11,14 @@ paddle = pytest.importorskip("paddle")
 from oneloop import CompressionArguments, PdArgumentParser, Trainer, TrainingArguments  # noqa: E402
 from oneloop.backends import loading  # noqa: E402
 from oneloop.data.samplers import GivenBatches  # noqa: E402
-from oneloop.distributed.collectives import ProcessGroup  # noqa: E402
-from oneloop.errors import ArgumentError, CheckpointError, DataError, RefusedError  # noqa: E402
+from oneloop.distributed.mesh import Mesh  # noqa: E402
+from oneloop.errors import ArgumentError, CheckpointError, DataError, UnsupportedError  # noqa: E402
 from oneloop.formats.safetensors_io import write  # noqa: E402
 from tests.backends.kits.paddle_kit import Kit  # noqa: E402
 from tests.backends.kits.paddle_models import Classifier  # noqa: E402
 from tests.backends.support import rows, same_bytes  # noqa: E402
-from tests.following import follow  # noqa: E402
+from tests.emulation import emulate  # noqa: E402
+from tests.internals import backend_of  # noqa: E402
 
 KIT = Kit()
 SHORT = {"max_steps": 4, "logging_steps": 2, "learning_rate": 0.1, "per_device_train_batch_size": 4}
@@ -26,7 +27,7 @@ SHORT = {"max_steps": 4, "logging_steps": 2, "learning_rate": 0.1, "per_device_t
 @pytest.fixture
 def as_paddlenlp(monkeypatch):
     """Within a script for PaddleNLP, as `oneloop run` has it."""
-    follow(monkeypatch, {"paddlenlp"})
+    emulate(monkeypatch, {"paddlenlp"})
 
 
 # -- arguments
@@ -49,7 +50,7 @@ def test_compression_arguments_are_for_training_too(trained, tmp_path):
     assert trainer.train().global_step == 2
     assert args.get_warmup_steps(20) == 2
     for refused in (lambda: CompressionArguments(str(tmp_path), do_compress=True), trainer.compress):
-        with pytest.raises(RefusedError, match="PaddleSlim"):
+        with pytest.raises(UnsupportedError, match="PaddleSlim"):
             refused()
 
 
@@ -62,7 +63,7 @@ def test_a_field_of_the_script_beats_an_argument_that_paddlenlp_has_not(as_paddl
     parser = PdArgumentParser((Own, TrainingArguments))
     own, args = parser.parse_args_into_dataclasses(["--output_dir", "o", "--debug", "True", "--device", "cpu"])
     assert (own.debug, args.debug) == (True, "")
-    follow(monkeypatch, set())
+    emulate(monkeypatch, set())
     with pytest.raises(ArgumentError, match=r"Own\.debug and TrainingArguments\.debug would both define the option"):
         PdArgumentParser((Own, TrainingArguments))
 
@@ -70,7 +71,7 @@ def test_a_field_of_the_script_beats_an_argument_that_paddlenlp_has_not(as_paddl
 def test_its_framework_is_paddle_whatever_else_is_imported(as_paddlenlp, monkeypatch):
     pytest.importorskip("torch")
     assert loading.guess() == "paddle"
-    follow(monkeypatch, {"paddlenlp", "transformers"})
+    emulate(monkeypatch, {"paddlenlp", "transformers"})
     assert loading.guess() == "torch"
 
 
@@ -120,14 +121,12 @@ def test_a_run_with_a_batch_sampler_is_resumed_exactly(trained, tmp_path):
 
 
 def test_a_batch_sampler_that_knows_no_processes_is_refused_among_several():
-    class Two(ProcessGroup):
-        size, rank = 2, 1
-
+    two = Mesh.of_batches(2, 1)
     with pytest.raises(DataError, match="the same batches on each of the 2 processes"):
-        GivenBatches(paddle.io.BatchSampler(rows(8), batch_size=2), processes=Two())
+        GivenBatches(paddle.io.BatchSampler(rows(8), batch_size=2), mesh=two)
     dealt = paddle.io.DistributedBatchSampler(rows(8), 2, num_replicas=2, rank=1)
-    batches = GivenBatches(dealt, placed=True, processes=Two())
-    assert [(list(batch), batch.place) for batch in batches] == [([2, 3], (0, 0, 2)), ([6, 7], (0, 1, 6))]
+    batches = GivenBatches(dealt, placed=True, mesh=two)
+    assert [(list(batch), batch.position) for batch in batches] == [([2, 3], (0, 0, 2)), ([6, 7], (0, 1, 6))]
 
 
 def test_a_collator_sees_whole_samples(as_paddlenlp, trained, monkeypatch):
@@ -137,7 +136,7 @@ def test_a_collator_sees_whole_samples(as_paddlenlp, trained, monkeypatch):
 
     data = [{"text": row} for row in rows(8)]
     assert trained(KIT.classifier(), data, data_collator=collate, max_steps=2).state.global_step == 2
-    follow(monkeypatch, ())
+    emulate(monkeypatch, ())
     with pytest.raises(DataError, match="none of the columns"):
         trained(KIT.classifier(), data, data_collator=collate, max_steps=2)
 
@@ -217,7 +216,7 @@ def test_logs_have_paddlenlps_keys_too(as_paddlenlp, trained, monkeypatch):
     assert logs["interval_steps_per_second"] == pytest.approx(2 / logs["interval_runtime"], rel=0.1)
     assert logs["interval_samples_per_second"] == pytest.approx(4 * logs["interval_steps_per_second"], rel=0.01)
     assert trainer.evaluate()["progress_or_epoch"] == 2.0
-    follow(monkeypatch, ())
+    emulate(monkeypatch, ())
     logs = trained(KIT.classifier(), rows(8), **SHORT).state.log_history
     assert not {"progress_or_epoch", "interval_runtime"} & {key for row in logs for key in row}
 
@@ -270,7 +269,7 @@ def test_an_adapter_is_saved_alone_and_goes_on_exactly(trained, tmp_path):
 
 def test_adapters_in_whole_models_and_in_pickles_are_read(trained, tmp_path):
     trainer = trained(LoRAModel(KIT.classifier()), rows(), **SHORT)
-    weights = trainer._oneloop.backend.weights
+    weights = backend_of(trainer).weights
     theirs, whole, nothing = tmp_path / "theirs", tmp_path / "whole", tmp_path / "nothing"
     whole.mkdir()
     paddle.save(trainer.model.get_trainable_state_dict(), f"{theirs}/lora_model_state.pdparams")

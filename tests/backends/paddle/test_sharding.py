@@ -7,7 +7,8 @@ import pytest
 from oneloop import TrainingArguments
 from oneloop.backends.loading import load
 from oneloop.distributed.collectives import ProcessGroup
-from oneloop.errors import RefusedError
+from oneloop.distributed.mesh import build
+from oneloop.errors import UnsupportedError
 from tests.backends.kits.paddle_kit import Kit
 from tests.backends.support import names
 
@@ -20,23 +21,23 @@ def stage1(tmp_path):
     processes = ProcessGroup()
     processes.size = 2
     args = TrainingArguments(str(tmp_path), device="cpu", sharding="stage1", weight_decay=0.1, optim="sgd")
-    return load("paddle").parallel.strategy(args, processes)
+    return load("paddle").parallel.strategy(args, processes, build(args, processes.rank, processes.size))
 
 
 def test_an_optimizer_that_is_built_already_is_refused(stage1):
-    with pytest.raises(RefusedError, match="but got an existing SGD. Pass its class and options"):
-        stage1.take_optimizer(Kit().sgd(Kit().classifier()))
+    with pytest.raises(UnsupportedError, match="but got an existing SGD. Pass its class and options"):
+        stage1.prepare_optimizer(Kit().sgd(Kit().classifier()))
 
 
 def test_float16_is_refused_where_paddle_shards_by_itself(monkeypatch, tmp_path):
     """On an accelerator. Stage 2 is oneloop's own."""
-    from oneloop.backends.paddle import refusals
+    from oneloop.backends.paddle import unsupported
 
-    monkeypatch.setattr(refusals, "world", lambda: SimpleNamespace(size=2))
+    monkeypatch.setattr(unsupported, "world", lambda: SimpleNamespace(size=2))
 
     def reasons(sharding):
         args = TrainingArguments(str(tmp_path), device="cpu", sharding=sharding, fp16=True, save_strategy="no")
-        return [each.why for each in refusals.REFUSALS if not each.devices and each.when(args)]
+        return [each.why for each in unsupported.UNSUPPORTED if not each.devices and each.when(args)]
 
     assert reasons("stage1") == reasons("stage2") == []
     for sharding in ("stage3", "stage2 offload"):
@@ -58,7 +59,7 @@ def test_every_group_of_gloo_has_its_own_store(monkeypatch):
     monkeypatch.setattr(fleet_groups, "rendezvous", lambda: ("127.0.0.1", 1))
     monkeypatch.setattr(processes, "barrier", lambda: barriers.append(len(stores)))
     before = dist.new_group
-    with fleet_groups._stores_of_groups(processes):
+    with fleet_groups.stores_of_groups(processes):
         assert [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [1])] == [[0, 1], [2, 3], [1]]
         for store, word in zip(stores, ("first", "second")):
             store.set("0", word)
@@ -85,7 +86,7 @@ def test_groups_are_made_once_and_of_as_many_processes(monkeypatch):
     assert (plan["dp_degree"], plan["sharding_degree"]) == (2, 2)
     monkeypatch.setattr(fleet.fleet, "_hcg", made)
     assert fleet_groups.groups_of(processes, 2) is made and len(plans) == 1
-    with pytest.raises(RefusedError, match="sharding_degree=4.*already.*groups of 2"):
+    with pytest.raises(UnsupportedError, match="sharding_degree=4.*already.*groups of 2"):
         fleet_groups.groups_of(processes, 4)
 
 
@@ -125,22 +126,22 @@ def divided(folder, **given):
     processes = ProcessGroup()
     processes.size = 2
     args = TrainingArguments(str(folder), device="cpu", max_grad_norm=0.5, **given)
-    return load("paddle").parallel.strategy(args, processes)
+    return load("paddle").parallel.strategy(args, processes, build(args, processes.rank, processes.size))
 
 
 @pytest.mark.parametrize(("stage", "level"), [("stage2 offload", "os_g"), ("stage3", "p_g_os")])
 def test_the_model_and_its_optimizer_are_given_to_paddle(stage, level, asked, tmp_path):
     strategy, model = divided(tmp_path, sharding=stage, ddp_broadcast_buffers=False), Kit().classifier()
     strategy.model = model
-    optimizer = strategy.take_optimizer(Kit().sgd(model))
+    optimizer = strategy.prepare_optimizer(Kit().sgd(model))
     (call,) = asked
     assert (call["level"], call["sync_buffers"], call["group"]) == (level, False, None)
     assert call["offload"] == ("offload" in stage)
     assert call["clip"].clip_norm == 0.5
-    assert strategy.called(None) is model
-    with pytest.raises(RefusedError, match="save_only_model=True"):
+    assert strategy.forward_module(None) is model
+    with pytest.raises(UnsupportedError, match="save_only_model=True"):
         strategy.optimizer_state(optimizer, model)
-    with pytest.raises(RefusedError, match="a run cannot resume from one"):
+    with pytest.raises(UnsupportedError, match="a run cannot resume from one"):
         strategy.load_optimizer(optimizer, model, {}, {}, "")
 
 
@@ -150,7 +151,7 @@ def test_an_update_of_a_divided_model(asked, tmp_path):
 
     strategy, model = divided(tmp_path, sharding="stage3"), Kit().classifier()
     strategy.model = model
-    optimizer = strategy.take_optimizer(Kit().sgd(model))
+    optimizer = strategy.prepare_optimizer(Kit().sgd(model))
     engine = strategy.engine_class(None)(model, "cpu")
     engine.strategy = strategy
     weight = next(iter(model.parameters()))
@@ -164,7 +165,7 @@ def test_an_update_of_a_divided_model(asked, tmp_path):
         return gradient, found
 
     before = weight.numpy().copy()
-    with strategy.muted(model):
+    with strategy.discard_gradients(model):
         assert step((weight * weight).sum()) == (0.0, None)
     assert (weight.numpy() == before).all()
     gradient, found = step((weight * weight).sum())

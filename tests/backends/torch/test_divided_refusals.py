@@ -7,7 +7,8 @@ import torch
 
 from oneloop.backends.torch import sharding, wrap_policy
 from oneloop.checkpoint import from_other_trainers
-from oneloop.errors import RefusedError
+from oneloop.checkpoint.reader import Checkpoint
+from oneloop.errors import UnsupportedError
 from tests.backends.torch.test_adapters import KIT, adapted
 
 
@@ -15,7 +16,7 @@ def test_an_adapter_on_quantized_weights_is_not_divided():
     model = adapted("mine")
     sharding._check(model)
     model.get_base_model().is_quantized = True
-    with pytest.raises(RefusedError, match="the base model is quantized.*sharding='stage1'"):
+    with pytest.raises(UnsupportedError, match="the base model is quantized.*sharding='stage1'"):
         sharding._check(model)
 
 
@@ -28,7 +29,9 @@ def test_an_adapter_whose_files_are_computed_is_not_divided():
         if not saves_less:
             sharding._check(model)
             continue
-        with pytest.raises(RefusedError, match="PEFT computes what it stores of a VBLORA adapter.*sharding='stage1'"):
+        with pytest.raises(
+            UnsupportedError, match="PEFT computes what it stores of a VBLORA adapter.*sharding='stage1'"
+        ):
             sharding._check(model)
 
 
@@ -38,22 +41,22 @@ def test_trainable_parameters_of_several_types_are_not_divided():
     layer = model.get_base_model().head.requires_grad_(True).to(torch.bfloat16)
     wrap_policy.check_types(model, [layer], set())
     wrap_policy.check_types(model, [], set(layer.parameters()))
-    with pytest.raises(RefusedError, match=r"several types: float32 \(.*lora_A.*\) and bfloat16 \(.*head.weight\)"):
+    with pytest.raises(UnsupportedError, match=r"several types: float32 \(.*lora_A.*\) and bfloat16 \(.*head.weight\)"):
         wrap_policy.check_types(model, [], set())
     layer.requires_grad_(False)
     wrap_policy.check_types(model, [], set())
 
 
-@pytest.mark.parametrize("strategy", [sharding.SharedOptimizer, sharding.FullyShared])
+@pytest.mark.parametrize("strategy", [sharding.ShardedOptimizerStrategy, sharding.FSDPStrategy])
 def test_a_checkpoint_of_transformers_is_not_divided(strategy, tmp_path):
-    core = SimpleNamespace(trainer=None, strategy=SimpleNamespace(in_parts=strategy.in_parts))
-    with pytest.raises(RefusedError, match="for one step without sharding"):
-        from_other_trainers.load_run(SimpleNamespace(core=core), tmp_path)
+    core = SimpleNamespace(trainer=None, strategy=SimpleNamespace(is_sharded=strategy.is_sharded))
+    with pytest.raises(UnsupportedError, match="for one step without sharding"):
+        from_other_trainers.load_run(SimpleNamespace(core=core), Checkpoint(tmp_path))
 
 
 def test_an_optimizer_with_modes_is_not_divided():
     schedulefree = pytest.importorskip("schedulefree")
-    strategy = sharding.SharedOptimizer.__new__(sharding.SharedOptimizer)
+    strategy = sharding.ShardedOptimizerStrategy.__new__(sharding.ShardedOptimizerStrategy)
     groups = [{"params": list(KIT.classifier().parameters())}]
-    with pytest.raises(RefusedError, match="AdamWScheduleFree evaluates other weights than it trains.*stage1"):
+    with pytest.raises(UnsupportedError, match="AdamWScheduleFree evaluates other weights than it trains.*stage1"):
         strategy.build_optimizer(schedulefree.AdamWScheduleFree, groups, {})

@@ -14,7 +14,7 @@ if find_spec("accelerate") is None:  # not imported here: tests of arguments wou
 import torch  # noqa: E402
 
 import oneloop  # noqa: E402
-from oneloop.backends.torch import transformers_checkpoint  # noqa: E402
+from oneloop.backends.torch import external_checkpoint  # noqa: E402
 from tests.backends.order_runs import RUN, Run, Seen, mlp, texts  # noqa: E402
 from tests.backends.support import rows, same_bytes  # noqa: E402
 from tests.backends.tiny_bert import classifier as bert  # noqa: E402
@@ -250,7 +250,7 @@ def test_a_missing_or_wrong_rng_file(tmp_path, caplog):
     given = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3}
     Run(transformers, tmp_path / "first", mlp, rows(40), **given)
     file = tmp_path / "first" / "checkpoint-3" / "rng_state.pth"
-    with torch.serialization.safe_globals(transformers_checkpoint._OF_ARRAYS):
+    with torch.serialization.safe_globals(external_checkpoint._OF_ARRAYS):
         good = torch.load(file, weights_only=True)
     name, keys, _, has_gauss, cached = good["numpy"]
     (version, words, gauss), cpu = good["python"], good["cpu"]

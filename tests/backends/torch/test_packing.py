@@ -139,9 +139,12 @@ def test_a_subclass_with_a_name_of_its_own_is_causal_too(arguments):
     model = Own(llama().config)
     trainer = Trainer(model, arguments(packing="wrapped", max_length=16), train_dataset=documents((5, 4, 7) * 4))
     batch = next(iter(trainer.get_train_dataloader()))
-    assert set(batch) == {"input_ids", "labels"} and trainer._oneloop.model_info.shifts_labels
-    bert_of_own = type("Own", (transformers.BertForMaskedLM,), {})
-    assert not Trainer(bert_of_own(made("bert").config), arguments())._oneloop.model_info.shifts_labels
+    assert set(batch) == {"input_ids", "labels"}
+    ids = batch["input_ids"]
+    plain = {"input_ids": ids, "labels": ids}
+    assert trainer.get_batch_samples(iter([plain]), 1)[1] == ids.numel() - len(ids)
+    bert_of_own = Trainer(type("Own", (transformers.BertForMaskedLM,), {})(made("bert").config), arguments())
+    assert bert_of_own.get_batch_samples(iter([plain]), 1)[1] == ids.numel()
 
 
 def test_a_causal_model_whose_labels_are_not_shifted(arguments):

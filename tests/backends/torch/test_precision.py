@@ -10,7 +10,7 @@ from torch import nn
 from oneloop import Trainer
 from oneloop.backends.torch import ddp, parallel
 from oneloop.backends.torch.engine import Engine
-from oneloop.errors import RefusedError
+from oneloop.errors import UnsupportedError
 from tests.backends.kits.torch_kit import Kit
 from tests.backends.support import rows, same_bytes, tagged
 
@@ -74,7 +74,7 @@ def test_recompute_of_a_transformers_model(trained):
 
 
 def test_recompute_of_a_model_without_blocks_is_refused(arguments):
-    with pytest.raises(RefusedError, match="nn.ModuleList"):
+    with pytest.raises(UnsupportedError, match="nn.ModuleList"):
         Trainer(KIT.classifier(), arguments(gradient_checkpointing=True))
 
 
@@ -105,7 +105,7 @@ def test_a_compiled_model_has_the_same_losses(trained, tmp_path, compiler):
 
 
 def test_an_unknown_compiler_is_refused_at_once(arguments):
-    with pytest.raises(RefusedError, match="inductor"):
+    with pytest.raises(UnsupportedError, match="inductor"):
         Trainer(KIT.classifier(), arguments(torch_compile_backend="fast"))
 
 
@@ -194,7 +194,7 @@ def test_out_of_memory_in_the_middle_of_a_backward_pass(trained):
 def test_processes_are_told_the_loss_before_it_is_scaled():
     seen = []
 
-    class Tells(parallel.Alone):
+    class Tells(parallel.SingleProcessStrategy):
         def send(self, loss):
             seen.append(loss.item())
 
@@ -210,7 +210,7 @@ def test_processes_are_told_the_loss_before_it_is_scaled():
 
 def test_numbers_that_travel_with_gradients_leave_them_as_they_are():
     """Also those of a loss that is not a number, with a gradient of its own."""
-    strategy = ddp.DataParallel.__new__(ddp.DataParallel)
+    strategy = ddp.DataParallelStrategy.__new__(ddp.DataParallelStrategy)
     strategy.ddp = SimpleNamespace(word=nn.Parameter(torch.zeros(ddp.WORD)))
     weight = nn.Parameter(torch.tensor([3.0, 4.0]))
     for numbers in ([1.0, 5.0], [2.0], None):

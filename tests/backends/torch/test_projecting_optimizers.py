@@ -7,8 +7,8 @@ pytest.importorskip("torch")
 import torch
 
 from oneloop import Trainer
-from oneloop.backends.torch import projectors, refusals
-from oneloop.errors import ArgumentError, CheckpointError, RefusedError
+from oneloop.backends.torch import projectors, unsupported
+from oneloop.errors import ArgumentError, CheckpointError, UnsupportedError
 from tests.backends.kits.torch_kit import Kit
 from tests.backends.support import rows, same_bytes
 
@@ -76,9 +76,9 @@ def test_whole_matrices_are_needed(arguments, monkeypatch, name):
     from oneloop.arguments import packages
 
     monkeypatch.setattr(packages, "installed", lambda module: True)
-    monkeypatch.setattr(refusals, "world", lambda: type("World", (), {"size": 2}))
+    monkeypatch.setattr(unsupported, "world", lambda: type("World", (), {"size": 2}))
     arguments(**RUN, optim=name).check_backend("torch", "cpu")
-    with pytest.raises(RefusedError, match="needs whole matrices"):
+    with pytest.raises(UnsupportedError, match="needs whole matrices"):
         arguments(**RUN, optim=name, sharding="stage1").check_backend("torch", "cpu")
 
 

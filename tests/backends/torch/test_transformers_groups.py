@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from oneloop.backends.torch.transformers_checkpoint import load_optimizer
+from oneloop.backends.torch.external_checkpoint import load_optimizer
 
 
 def trained(model, groups):

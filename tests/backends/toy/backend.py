@@ -3,6 +3,7 @@
 from . import (
     devices,
     engine,
+    external_checkpoint,
     framework_layout,
     loaders,
     memory,
@@ -11,7 +12,6 @@ from . import (
     optimizers,
     randomness,
     tensors,
-    transformers_checkpoint,
     weights,
 )
 
@@ -34,6 +34,6 @@ __all__ = [
     "profiling",
     "randomness",
     "tensors",
-    "transformers_checkpoint",
+    "external_checkpoint",
     "weights",
 ]

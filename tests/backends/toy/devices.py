@@ -20,7 +20,7 @@ def title(device):
     return None
 
 
-def place(model, device):
+def move_model(model, device):
     return model
 
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from oneloop.backends._common.engines import FunctionEngine
 
-WATCHES_OVERRIDES = False
+RECORDS_TRAINING_STEP = False
 
 
 class Engine(FunctionEngine):

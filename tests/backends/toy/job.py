@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oneloop import Trainer, TrainingArguments
 from oneloop.backends import registry
-from oneloop.checkpoint import contents, store
+from oneloop.checkpoint import capture, store
 from oneloop.data.collators import DefaultDataCollator
 from oneloop.formats import safetensors_io
 from tests.backends.toy import data
@@ -28,7 +28,7 @@ def kill_at(number):
             os.kill(os.getpid(), signal.SIGKILL)
         return whole(path, parts)
 
-    for module in (safetensors_io, contents, store):
+    for module in (safetensors_io, capture, store):
         if hasattr(module, "write_bytes"):
             module.write_bytes = write
 

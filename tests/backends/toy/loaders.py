@@ -4,9 +4,9 @@ from itertools import islice
 class Loader:
     num_workers = 0
 
-    def __init__(self, dataset, asked):
-        self.dataset, self.collate = dataset, asked.collator
-        self.batch_sampler, self.batch_size, self.drop_last = asked.batches, asked.batch_size, asked.drop_last
+    def __init__(self, dataset, options):
+        self.dataset, self.collate = dataset, options.collator
+        self.batch_sampler, self.batch_size, self.drop_last = options.batches, options.batch_size, options.drop_last
 
     def __len__(self):
         return len(self.batch_sampler)
@@ -22,8 +22,8 @@ class Loader:
                 yield self.collate(chunk)
 
 
-def make_loader(dataset, asked):
-    return Loader(dataset, asked)
+def make_loader(dataset, loader_options):
+    return Loader(dataset, loader_options)
 
 
 def close(loader):
@@ -42,7 +42,7 @@ def has_drawn_seed(loader):
     return None
 
 
-def seed_apart(loader):
+def seed_without_drawing(loader):
     pass
 
 

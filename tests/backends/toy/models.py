@@ -1,5 +1,5 @@
 from oneloop.backends._common import helpers
-from oneloop.errors import RefusedError
+from oneloop.errors import UnsupportedError
 
 HALF_LEVELS = ("O0",)
 NEAREST_HALF = "half precision; float32"
@@ -37,7 +37,7 @@ def shifts_labels(model):
     return False
 
 
-def seems_to_shift(model):
+def guess_label_shift(model):
     return False
 
 
@@ -84,7 +84,7 @@ def decay_names(model):
 
 
 def _refused(*args, **kwargs):
-    raise RefusedError("the toy cannot do that")
+    raise UnsupportedError("the toy cannot do that")
 
 
 recompute = add_embedding_noise = compiled = check_compiler = to_half = with_master_weights = _refused

@@ -1,5 +1,5 @@
 from oneloop.backends._common.helpers import optimizer_options
-from oneloop.errors import RefusedError
+from oneloop.errors import UnsupportedError
 from oneloop.optim.scheduler import scheduler_class as scheduler_class
 
 from .framework import SGD
@@ -32,12 +32,12 @@ def set_learning_rates(optimizer, rates):
         group["lr"] = rate
 
 
-def own_schedule(optimizer):
+def attached_schedule(optimizer):
     return None
 
 
-def schedule_alone(rate, factor):
-    raise RefusedError("a schedule of the toy needs an optimizer")
+def make_standalone_schedule(rate, factor):
+    raise UnsupportedError("a schedule of the toy needs an optimizer")
 
 
 def attach(optimizer, scheduler):

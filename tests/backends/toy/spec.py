@@ -10,5 +10,5 @@ SPEC = BackendSpec(
     model_class="toy.Model",
     model_bases=("tests.backends.toy.framework.Model",),
     tensor_format="toy",
-    refusals="tests.backends.toy.refusals:REFUSALS",
+    unsupported="tests.backends.toy.unsupported:UNSUPPORTED",
 )

@@ -1,7 +1,7 @@
 import numpy as np
 
 from oneloop.backends._common import helpers
-from oneloop.errors import RefusedError
+from oneloop.errors import UnsupportedError
 
 from .framework import Tensor
 
@@ -27,7 +27,7 @@ def detach(value):
 
 
 def in_half(value, kind):
-    raise RefusedError("the toy computes in float32")
+    raise UnsupportedError("the toy computes in float32")
 
 
 def copy_into(target, tensor):
@@ -45,7 +45,7 @@ def keep(tensors, copies):
     return [tensor.array.copy() for tensor in tensors]
 
 
-def put_back(tensors, copies, where=True):
+def restore_copies(tensors, copies, where=True):
     for tensor, copy in zip(tensors, copies, strict=True):
         tensor.array = copy.copy()
 
@@ -86,11 +86,11 @@ def count_labels(labels, shifted, ignore_index=-100):
 
 
 def row_losses(logits, labels, shift, ignore_index):
-    raise RefusedError("the toy has no cross entropy")
+    raise UnsupportedError("the toy has no cross entropy")
 
 
 def smoothed_loss(logits, labels, epsilon, shift):
-    raise RefusedError("the toy has no cross entropy")
+    raise UnsupportedError("the toy has no cross entropy")
 
 
 def split(value, parts, rows):

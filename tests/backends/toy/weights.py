@@ -1,7 +1,7 @@
 import numpy as np
 
-from oneloop.backends._common.helpers import check_fit, check_optimizer_fit
-from oneloop.errors import RefusedError
+from oneloop.backends._common.helpers import check_names_and_shapes, check_optimizer_names
+from oneloop.errors import UnsupportedError
 from oneloop.formats import safetensors_io as files
 
 LAYOUT = "np"
@@ -19,11 +19,11 @@ def copy_to(tensor, buffer):
     return np.array(_array(tensor))
 
 
-def is_copied_by_threads(tensor):
+def allows_threaded_copy(tensor):
     return False
 
 
-def room(tensor):
+def empty_like_host(tensor):
     return np.empty_like(_array(tensor))
 
 
@@ -37,13 +37,13 @@ def load_tensors(path):
 
 def load_model(model, tensors, tied, source):
     own = model.parameters()
-    check_fit(tensors, own, source)
+    check_names_and_shapes(tensors, own, source)
     for name, p in own.items():
         p.array = np.array(_array(tensors[name]))
 
 
 def save_adapter(model, directory, tensors=None):
-    raise RefusedError("the toy has no adapters")
+    raise UnsupportedError("the toy has no adapters")
 
 
 load_adapter = save_adapter
@@ -65,7 +65,7 @@ def optimizer_state(optimizer, model):
 
 def load_optimizer(optimizer, model, tensors, data, source):
     own = model.parameters()
-    check_optimizer_fit({name for group in data["groups"] for name in group["names"]}, set(own), source)
+    check_optimizer_names({name for group in data["groups"] for name in group["names"]}, set(own), source)
     optimizer.state.clear()
     for key, value in tensors.items():
         name, word = key.rsplit(":", 1)

@@ -73,14 +73,12 @@ def test_each_group_goes_on_with_the_rate_of_those_that_it_was_in():
 
 
 def run_of(steps_per_epoch, ignore_data_skip=False, callbacks=()):
-    work = SimpleNamespace(start_from=lambda *counts: work.__dict__.update(counts=counts))
     trainer = SimpleNamespace(
         args=SimpleNamespace(ignore_data_skip=ignore_data_skip), callback_handler=SimpleNamespace(callbacks=callbacks)
     )
     return SimpleNamespace(
         plan=SimpleNamespace(steps_per_epoch=steps_per_epoch),
         core=SimpleNamespace(trainer=trainer),
-        meter=SimpleNamespace(work=work),
     )
 
 
@@ -100,10 +98,9 @@ def test_where_a_run_goes_on(steps_per_epoch, state, expected):
     assert again == Position(expected[0], 0)
 
 
-def test_early_stopping_and_counters_go_on():
+def test_early_stopping_goes_on():
     callbacks = [EarlyStoppingCallback(), EarlyStoppingCallback(), object()]
     callbacks[1].best = 0.9
     run = run_of(4, callbacks=callbacks)
-    from_other_trainers._load_counters(run, {"best_metric": 0.7, "total_flos": 1e9, "num_input_tokens_seen": 50})
+    from_other_trainers._load_callbacks(run, {"best_metric": 0.7})
     assert [callback.best for callback in callbacks[:2]] == [0.7, 0.9]
-    assert run.meter.work.counts == (1e9, 50)

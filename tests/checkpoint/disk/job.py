@@ -25,13 +25,14 @@ from pathlib import Path
 import numpy as np
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
-from oneloop.checkpoint import contents, saved_model, sharded, store
-from oneloop.checkpoint.contents import Contents
+from oneloop.checkpoint import capture, saved_model, sharded, store
+from oneloop.checkpoint.capture import Contents
 from oneloop.formats import durable
 from oneloop.formats.safetensors_io import from_numpy
 from tests.backends.support import kit_module, rows
 from tests.checkpoint.disk import preload
 from tests.checkpoint.disk.crash_states import snapshot
+from tests.internals import full_tensors, processes_of, wait_for_saves
 
 # -- saves that are recorded
 
@@ -39,9 +40,9 @@ from tests.checkpoint.disk.crash_states import snapshot
 def model(value, shards=1, config=b"{}"):
     made = Contents()
     raws = {name: from_numpy(np.full(4, value, np.float32)) for name in "abc"}
-    before, contents.SHARD_BYTES = contents.SHARD_BYTES, {1: 100, 2: 32, 3: 16}[shards]
+    before, capture.SHARD_BYTES = capture.SHARD_BYTES, {1: 100, 2: 32, 3: 16}[shards]
     made.add_weights(raws, {})
-    contents.SHARD_BYTES = before
+    capture.SHARD_BYTES = before
     made.texts |= {"config.json": config, "training_args.json": str(value).encode()}
     return made
 
@@ -68,7 +69,7 @@ def sealed(parent, step, value):
     path = store.commit(stage, step, "run", "save", made.write(stage), True)
     known = store.fingerprints(path)
     (path / "added.bin").write_bytes(bytes([value]) * 6000)
-    store.seal(path, known)
+    store.finalize_manifest(path, known)
 
 
 def in_parts(parent, step, value, limit=None):
@@ -179,7 +180,7 @@ class Saves(TrainerCallback):
         checkpointer = self.trainer._oneloop.run.checkpointer
         checkpointer.wait()
         if state.global_step == 2:
-            processes = self.trainer._oneloop.processes
+            processes = processes_of(self.trainer)
             if processes.is_main:
                 begin(self.folder, self.out)
             processes.barrier()
@@ -220,7 +221,7 @@ def resume_runs(framework, folder, *sharding):
         given = {"seed": int(not is_new), "max_steps": 4} | in_shards(*sharding)
         trainer = trainer_of(framework, place, TrainerCallback(), **given)
         trainer.train(resume_from_checkpoint=not is_new)
-        weights = trainer._oneloop.strategy.model_tensors(trainer.model)[0]
+        weights = full_tensors(trainer)
         digest = hashlib.sha256()
         for name in sorted(weights):
             digest.update(name.encode() + weights[name].numpy().tobytes())
@@ -263,7 +264,7 @@ class Fails(TrainerCallback):
         if state.global_step != 2:
             return
         control.should_save = False
-        self.trainer._oneloop.run.checkpointer.wait()
+        wait_for_saves(self.trainer)
         self.kept = self.out.with_name("kept")
         shutil.copytree(self.out / "checkpoint-1", self.kept)
         self.save(0, 0, preload.ONCE)

@@ -185,7 +185,7 @@ def test_a_snapshot_that_does_not_wait_is_found_out(device, trained, tmp_path, m
     """A deliberate mistake in the code that copies weights: the test above fails with it."""
 
     def early(tensor, buffer):
-        return weights_of_torch.room(tensor).copy_(tensor.detach(), non_blocking=True).clone()
+        return weights_of_torch.empty_like_host(tensor).copy_(tensor.detach(), non_blocking=True).clone()
 
     monkeypatch.setattr(weights_of_torch, "copy_to", early)
     with pytest.raises(NonFiniteError, match="not finite"):

@@ -11,6 +11,7 @@ from oneloop.errors import HubError, MissingPackageError
 from oneloop.integrations.hub.pushing import HubPushes
 from tests.backends.support import rows
 from tests.integrations.hub.stand_in import serving
+from tests.internals import extension_of
 
 pytest.importorskip("huggingface_hub")
 
@@ -158,7 +159,7 @@ def test_the_token_is_used_and_seen_nowhere(make, hub, tmp_path, caplog, capsys)
         shown.err,
         repr(trainer.args),
         str(trainer.args),
-        repr(trainer._oneloop.extensions.of(HubPushes).repository),
+        repr(extension_of(trainer, HubPushes).repository),
     ):
         assert TOKEN not in text
 
@@ -188,7 +189,7 @@ def test_a_branch(make, hub):
 def test_save_model_pushes(make, hub, tmp_path):
     trainer = make(save_strategy="no", hub_strategy="end")
     trainer.save_model()
-    trainer._oneloop.extensions.of(HubPushes).repository.wait()
+    extension_of(trainer, HubPushes).repository.wait()
     (commit,) = hub.commits
     assert commit.message == "Model save"
     assert commit.files["model.safetensors"] == (tmp_path / "out" / "model.safetensors").read_bytes()

@@ -11,7 +11,7 @@ import optuna
 import pytest
 
 from oneloop import BestRun, EarlyStoppingCallback, Trainer, TrainerCallback
-from oneloop.errors import ArgumentError, DataError, RefusedError, SearchError, UnknownArgumentError
+from oneloop.errors import ArgumentError, DataError, SearchError, UnknownArgumentError, UnsupportedError
 from oneloop.integrations.search import trials
 from tests.backends.support import rows, same_bytes
 
@@ -117,7 +117,7 @@ def test_a_pruned_trial_ends_as_a_run_does(searcher, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint-1", "curve.jsonl", "log.jsonl", "run.jsonl"]
     logged = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert "train_runtime" in logged[-1] and not trainer.is_in_train
-    assert not trainer._oneloop.run.checkpointer.pending.is_busy
+    assert not trainer._oneloop.run.checkpointer.writer.is_busy
 
 
 def test_directories_of_a_trial(arguments, tmp_path):
@@ -311,14 +311,14 @@ def test_values_for_the_model_are_left_to_model_init(backend, searcher):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"n_jobs": 2}, RefusedError, "n_jobs=2.*load_if_exists=True"),
+        ({"n_jobs": 2}, UnsupportedError, "n_jobs=2.*load_if_exists=True"),
         ({"n_trials": 0}, ArgumentError, "n_trials=0"),
         ({"direction": "down"}, ArgumentError, "direction='down'.*'minimize'"),
         ({"direction": []}, ArgumentError, "direction"),
         ({"samplers": 1}, ArgumentError, "has no option samplers for Optuna.*sampler"),
         ({"hp_name": lambda trial: "../x"}, ArgumentError, "hp_name returned"),
-        ({"backend": "wandb"}, RefusedError, "backend='wandb'.*'optuna' or 'ray'"),
-        ({"backend": "sigopt"}, RefusedError, "SigOpt"),
+        ({"backend": "wandb"}, UnsupportedError, "backend='wandb'.*'optuna' or 'ray'"),
+        ({"backend": "sigopt"}, UnsupportedError, "SigOpt"),
         ({"backend": "grid"}, ArgumentError, "'grid' is not a valid HPSearchBackend"),
     ],
 )

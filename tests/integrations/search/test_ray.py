@@ -6,7 +6,7 @@ import math
 import pytest
 
 from oneloop import Trainer, TrainerCallback
-from oneloop.errors import ArgumentError, RefusedError, SearchError
+from oneloop.errors import ArgumentError, SearchError, UnsupportedError
 from oneloop.integrations.search.trainer_pickle import pack, unpack
 from tests.backends.support import available, rows
 from tests.ecosystem.needs import needs
@@ -156,11 +156,11 @@ def test_unpicklable_parts_are_named(searcher):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"direction": ["minimize", "maximize"]}, RefusedError, "a single objective.*backend='optuna'"),
-        ({"keep_checkpoints_num": 1}, RefusedError, "keep_checkpoints_num.*save_total_limit"),
+        ({"direction": ["minimize", "maximize"]}, UnsupportedError, "a single objective.*backend='optuna'"),
+        ({"keep_checkpoints_num": 1}, UnsupportedError, "keep_checkpoints_num.*save_total_limit"),
         ({"samplers": 1}, ArgumentError, "has no option samplers for Ray Tune.*scheduler"),
         ({"n_trials": None}, ArgumentError, "n_trials=None would never end.*time_budget_s"),
-        ({"scheduler": "pbt"}, RefusedError, "scheduler=pbt.*ASHAScheduler"),
+        ({"scheduler": "pbt"}, UnsupportedError, "scheduler=pbt.*ASHAScheduler"),
         ({"hp_space": lambda trial: {"learning_rte": 1}}, ArgumentError, "did you mean 'learning_rate'"),
     ],
 )

@@ -134,6 +134,6 @@ def test_a_callback_that_keeps_no_model_finds_its_own_trainer(kept, arguments):
         __module__ = "script"
         _log_model = "checkpoint"
 
-    assert service_callbacks.trainers_asked([Looks()]) == []
-    assert service_callbacks.trainers_asked([Looks(), Derived()]) == ["transformers.trainer"]
-    assert service_callbacks.trainers_asked([TrainerCallback()]) == []
+    assert service_callbacks.modules_asked_for_trainer([Looks()]) == []
+    assert service_callbacks.modules_asked_for_trainer([Looks(), Derived()]) == ["transformers.trainer"]
+    assert service_callbacks.modules_asked_for_trainer([TrainerCallback()]) == []

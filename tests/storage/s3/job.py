@@ -9,6 +9,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
+from tests.internals import storage_of
+
 
 def train(url, result, waits=False, **given):
     """Resume or begin, to the end; writes the digest of the weights. `waits`: after each save for its upload."""
@@ -19,7 +21,7 @@ def train(url, result, waits=False, **given):
 
     class Waits(TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):
-            mirror = trainer._oneloop.run.checkpointer.directory.storage.mirror
+            mirror = storage_of(trainer).mirror
             for each in store.find(Path(args.output_dir)):
                 mirror._queue.wait_for(each.path.name)
 

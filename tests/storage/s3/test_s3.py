@@ -13,7 +13,7 @@ from oneloop.checkpoint import store
 from oneloop.cli.main import main
 from oneloop.storage import lease as lock
 from oneloop.storage import remote_checkpoints
-from oneloop.storage.machine_parts import new_place
+from oneloop.storage.multi_node_upload import new_place
 from oneloop.storage.remote import RemoteDirectory
 from tests.backends.support import available, same_bytes
 from tests.storage.machine_pair import FILES, Pair

@@ -1,0 +1,100 @@
+"""Argument values that are not supported on Paddle."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ...arguments.sharding import divides
+from ...arguments.unsupported import (
+    UnsupportedValue,
+    fsdp_config,
+    other_optimizers,
+    static_graph,
+    target_modules,
+    unsupported_drawn_order,
+    unsupported_weight_average,
+)
+from ...distributed.world import world
+
+_NO_HALF = "Paddle supports half precision on accelerators only; on a CPU its autocast would silently have no effect"
+
+
+def _half(name: str) -> UnsupportedValue:
+    return UnsupportedValue(
+        name,
+        "True",
+        lambda args: getattr(args, name) and (name.endswith("_eval") or args.fp16_opt_level != "O0"),
+        _NO_HALF,
+        "remove it, or use a GPU",
+        devices=("cpu",),
+    )
+
+
+BOTH = "stage2, stage3"
+
+
+def _is_grouped(args: Any) -> bool:
+    """Whether Paddle's group_sharded_parallel does the sharding. Stage 2 without offloading is oneloop's own."""
+    words = args.sharding.split()
+    return divides(args) and ("stage2" not in words or "offload" in words)
+
+
+def _grouped(
+    with_what: str, when: Callable[[Any], bool], why: str, instead: str, stages: str = "stage3, stage2 offload"
+) -> UnsupportedValue:
+    """What stage 3 cannot be combined with, on devices that support it, or stage 2 either."""
+    applies = divides if stages == BOTH else _is_grouped
+    return UnsupportedValue(
+        "sharding",
+        f"{stages} with {with_what}",
+        lambda args: world().size > 1 and applies(args) and when(args),
+        why,
+        instead,
+    )
+
+
+UNSUPPORTED: tuple[UnsupportedValue, ...] = (
+    *(_half(name) for name in ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval")),
+    *other_optimizers("Paddle"),
+    target_modules("Paddle"),
+    UnsupportedValue(
+        "torch_compile_backend", "other than CINN", lambda args: args.torch_compile_backend not in (None, "CINN"),
+        "it is a compiler of torch", "remove it: the graph is compiled by paddle.jit.to_static",
+    ),
+    UnsupportedValue(
+        "torch_compile_mode", "any", lambda args: args.torch_compile_mode is not None,
+        "paddle.jit.to_static has no modes", "remove it",
+    ),
+    UnsupportedValue(
+        "sharding", "stage3, stage2 offload", _is_grouped, "Paddle's group_sharded_parallel runs on accelerators only",
+        'sharding="stage2"', devices=("cpu",),
+    ),
+    *(
+        unsupported_weight_average(name, lambda args: world().size > 1 and _is_grouped(args))
+        for name in ("ema_decay", "swa_start")
+    ),
+    _grouped(
+        "complete checkpoints", lambda args: args.save_strategy != "no" and not args.save_only_model,
+        "the optimizer state that Paddle shards is not saved in checkpoints",
+        "save_only_model=True, save_strategy='no', or sharding=\"stage2\"",
+    ),
+    _grouped(
+        "gradient_accumulation_steps", lambda args: args.gradient_accumulation_steps > 1,
+        "Paddle reduces gradients in every backward pass", "a larger per_device_train_batch_size, or stage2",
+    ),
+    _grouped("fp16", lambda args: args.fp16, "its loss scale is not supported", "bf16=True, or stage2"),
+    _grouped("torch_compile", lambda args: args.torch_compile, "it is not supported", 'sharding="stage1"', BOTH),
+    _grouped("nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be skipped", "nonfinite='stop'"),
+    _grouped(
+        "auto_find_batch_size", lambda args: args.auto_find_batch_size,
+        "all processes must run the same forward passes", "a smaller per_device_train_batch_size", BOTH,
+    ),
+    UnsupportedValue(
+        "sharding", "offload, auto_wrap with stage1",
+        lambda args: not divides(args) and bool({"offload", "auto_wrap"} & set(args.sharding.split())),
+        "stage 1 shards only the optimizer's state, which needs no wrapping and stays on the device",
+        'sharding="stage1"',
+    ),
+    unsupported_drawn_order("Paddle"),
+    fsdp_config(),
+    static_graph("Paddle", lambda: world().size),
+)  # fmt: skip

@@ -1,0 +1,285 @@
+"""Reads checkpoints of transformers' Trainer: the only place where a pickled file is opened, and only as plain data.
+
+Its optimizer state is numbered by position in the parameter groups; checkpoint/grouping.py finds the names again.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...converters import parameter_groups, transformers_checkpoint
+from ...converters.parameter_groups import Loaded
+from ...errors import CheckpointError
+from ...formats.reading import open_file, restoring
+from . import adapters, weights
+from .models import is_adapter, unwrap
+
+SAFE_SINCE = (2, 6)  # torch.load(weights_only=True) of older releases can be made to execute code (CVE-2025-32434)
+
+# What NumPy's arrays are pickled with, by releases 1 and 2: rng_state.pth has one.
+_RECONSTRUCT: Any = np.zeros(0).__reduce__()[0]
+_OF_ARRAYS: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.uint32))]
+_OF_ARRAYS += [(_RECONSTRUCT, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+# What each optimizer keeps for a parameter; both trainers use the classes of torch.optim.
+_STATES = {
+    "AdamW": {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
+    "SGD": {"momentum_buffer"},
+    "Adagrad": {"step", "sum"},
+    "RMSprop": {"step", "square_avg", "momentum_buffer", "grad_avg"},
+}
+# The options of a group that affect the results; the others (fused, foreach, ...) only affect the computation.
+_OPTIONS = ("lr", "initial_lr", "betas", "eps", "weight_decay", "amsgrad", "momentum", "dampening", "nesterov", "alpha")
+
+
+# -- files
+
+
+def read(path: Path) -> Any:
+    """Plain data and tensors from a file that torch.save wrote. Anything else in it is an error and is not executed."""
+    release = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    if release < SAFE_SINCE:
+        raise CheckpointError(
+            f"{path} is a pickled file, which torch {torch.__version__} cannot read safely (CVE-2025-32434). "
+            "Use torch 2.6 or newer to resume from this checkpoint."
+        )
+    try:
+        with open_file(path) as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # Without its cause: torch's own message suggests disabling the protection.
+        raise CheckpointError(
+            f"{path} cannot be read as plain data and tensors: {_reason(error)}. It is corrupt, or contains objects "
+            "that could only be loaded by executing code, which oneloop never does. Save the checkpoint again, or "
+            "start a new run from its weights."
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    """The finding of torch, without its suggestions."""
+    asked = re.search(r"(?:GLOBAL|Unsupported class) ([\w.]+)", str(error))
+    if asked:
+        return f"it needs {asked[1]}"
+    lines = [line.strip() for line in str(error).splitlines() if "torch.load" not in line and line.strip()]
+    return f"{type(error).__name__}: {lines[0][:160].rstrip('.')}" if lines else type(error).__name__
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    value = read(path)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} contains a {type(value).__name__} instead of a state dict")
+    return value
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load the weights of a checkpoint in any format. Tied weights may be missing or stored twice."""
+    tensors: dict[str, torch.Tensor] = {}
+    files = transformers_checkpoint.weight_files(path)
+    if not files:
+        raise CheckpointError(f"{path} has no weights: {' and '.join(transformers_checkpoint.WEIGHTS[:2])} are missing")
+    for file in files:
+        values = weights.load_tensors(file) if file.suffix == ".safetensors" else _read_mapping(file)
+        tensors |= {str(name): value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    if is_adapter(unwrap(model)):
+        adapters.load(unwrap(model), tensors)
+        return
+    own = unwrap(model).state_dict()
+    tensors = {name: value for name, value in tensors.items() if name in own or not _is_table(name, value)}
+    try:
+        weights.load_model(model, tensors, {}, str(path))
+    except CheckpointError:
+        if any(file.suffix != ".safetensors" for file in files) or not _load_renamed(unwrap(model), path):
+            raise
+
+
+def _load_renamed(model: nn.Module, path: Path) -> bool:
+    """transformers 5 writes some models, mostly mixtures of experts, with names and shapes of earlier releases, which
+    only its own loader can read. Returns whether it could."""
+    known = (base for base in type(model).__mro__ if base.__module__ == "transformers.modeling_utils")
+    if not any(base.__name__ == "PreTrainedModel" for base in known):
+        return False
+    loaded, info = type(model).from_pretrained(
+        str(path), config=model.config, local_files_only=True, output_loading_info=True
+    )
+    values, own = loaded.state_dict(), model.state_dict()
+    if any(info.values()) or {n: v.shape for n, v in values.items()} != {n: v.shape for n, v in own.items()}:
+        return False
+    model.load_state_dict(values)
+    return True
+
+
+def _is_table(name: str, value: torch.Tensor) -> bool:
+    """Buffers that older releases of transformers stored and newer ones compute; they are not trained."""
+    return not value.is_floating_point() or name.endswith((".masked_bias", ".inv_freq"))
+
+
+def scheduler_state(path: Path) -> dict[str, Any]:
+    """The state of a torch scheduler: `last_epoch` is the number of its steps."""
+    state = _read_mapping(path / transformers_checkpoint.SCHEDULER)
+    position = state.get("last_epoch")
+    if not isinstance(position, int) or position < 0:
+        raise CheckpointError(
+            f"{path / transformers_checkpoint.SCHEDULER} has no last_epoch; it is not the state of a scheduler"
+        )
+    return state
+
+
+def scaler_state(path: Path) -> dict[str, Any] | None:
+    """The state of the loss scaler; None if the run had none."""
+    if not (path / transformers_checkpoint.SCALER).is_file():
+        return None
+    state = _read_mapping(path / transformers_checkpoint.SCALER)
+    with restoring("the loss scaler", path):
+        return {str(key): value.item() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+
+
+def random_state(path: Path, rank: int, processes: int) -> tuple[Any, Any, dict[str, np.ndarray]] | None:
+    """The RNG state of a process: of Python, NumPy and torch; None without a file for it."""
+    file = path / ("rng_state.pth" if processes == 1 else f"rng_state_{rank}.pth")
+    if not file.is_file():
+        return None
+    with torch.serialization.safe_globals(_OF_ARRAYS):
+        state = _read_mapping(file)
+    try:
+        of_python, of_numpy = state["python"], state["numpy"]
+        of_torch = {"torch.cpu": state["cpu"].numpy()}
+        cuda = state.get("cuda")
+        if cuda is not None and torch.cuda.is_available():  # of all devices, or of the only one that was used
+            devices = {torch.cuda.current_device(): cuda} if isinstance(cuda, torch.Tensor) else dict(enumerate(cuda))
+            of_torch |= {f"torch.cuda.{i}": each.numpy() for i, each in devices.items()}
+        _, words, _ = of_python
+        _, keys, *_ = of_numpy
+        if len(words) != 625 or np.shape(keys) != (624,):
+            raise ValueError("not a Mersenne Twister")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{file} is not the RNG state of transformers' Trainer: {error!r}") from error
+    return of_python, of_numpy, of_torch
+
+
+# -- optimizer
+
+
+def load_optimizer(optimizer: Any, model: nn.Module, path: Path) -> Loaded:
+    """Load the state of optimizer.pt into the run's optimizer, parameter by parameter."""
+    file = path / transformers_checkpoint.OPTIMIZER
+    known = next((_STATES[cls.__name__] for cls in type(optimizer).__mro__ if cls.__name__ in _STATES), None)
+    if known is None:
+        raise CheckpointError(
+            f"this run's optimizer is {type(optimizer).__name__}; from a checkpoint of transformers only the states of "
+            f"{', '.join(_STATES)} can be loaded. Use the optimizer that the checkpoint was written with, if it is one "
+            "of them, or start a new run from its weights."
+        )
+    states, groups = _check_file(file, type(optimizer).__name__, known)
+    parameters = {name: p for name, p in unwrap(model).named_parameters() if p.requires_grad}
+    rule, named = _find_groups(optimizer, model, states, groups, file)
+    home = {name: i for i, names in enumerate(named) for name in names if name in parameters}
+    number = {name: n for names, group in zip(named, groups) for name, n in zip(names, group["params"])}
+    tensors: dict[str, torch.Tensor] = {}
+    for name in home:
+        for key, value in states.get(number[name], {}).items():
+            if value is not None:
+                tensors[f"{name}:{key}"] = _as_kept(key, value, parameters[name])
+    names = weights.optimizer_names(optimizer, model)
+    own = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
+    outside = sorted(name for members in own for name in members if name not in home)
+    if outside:
+        raise CheckpointError(f"{file} has no state for {', '.join(outside)}, which this run's optimizer trains")
+    # LoRA leaves the group without weight decay empty; it corresponds to the empty group at its place in the file.
+    empty = [{i} if i < len(groups) and not groups[i]["params"] else set() for i in range(len(own))]
+    sources = [{home[name] for name in members} or empty[i] for i, members in enumerate(own)]
+    data = [{"names": members} | _agreed([groups[i] for i in sorted(source)]) for members, source in zip(own, sources)]
+    weights.load_optimizer(optimizer, model, tensors, {"groups": data, "values": {}}, str(file))
+    decay = {
+        name: (float(groups[home[name]].get("weight_decay", 0.0)), float(group.get("weight_decay", 0.0)))
+        for members, group in zip(own, optimizer.param_groups)
+        for name in members
+    }
+    return Loaded(rule, sources, {name: (old, new) for name, (old, new) in decay.items() if old != new})
+
+
+def _check_file(file: Path, kind: str, known: set[str]) -> tuple[dict[int, dict], list[dict]]:
+    """The state and the groups in the file, after checking their format."""
+    data = _read_mapping(file)
+    states: Any = data.get("state")
+    groups: Any = data.get("param_groups")
+    form = isinstance(states, dict) and isinstance(groups, list) and all(isinstance(g, dict) for g in groups)
+    form = form and all(isinstance(state, dict) and all(map(_is_value, state.items())) for state in states.values())
+    form = form and all(_is_option(group[key]) for group in groups for key in _OPTIONS if key in group)
+    form = form and all(isinstance(g.get("params"), list) and all(type(n) is int for n in g["params"]) for g in groups)
+    numbers = [n for group in groups for n in group["params"]] if form else []
+    if not form or len(set(numbers)) != len(numbers) or not set(states) <= set(numbers):
+        raise CheckpointError(f"{file} is not the state of a torch optimizer")
+    kept = {str(key) for state in states.values() for key, value in state.items() if value is not None}
+    needed = {"exp_avg", "exp_avg_sq"} if kind == "AdamW" and states else set()
+    if not kept <= known or not needed <= kept:
+        raise CheckpointError(
+            f"{file} is the state of another optimizer: it has {', '.join(sorted(kept))}; this run's {kind} has "
+            f"{', '.join(sorted(known))}. Set optim to the optimizer that the checkpoint was written with."
+        )
+    return states, groups
+
+
+def _is_value(item: tuple[Any, Any]) -> bool:
+    key, value = item
+    if key == "step":
+        return (isinstance(value, torch.Tensor) and value.numel() == 1) or isinstance(value, (int, float))
+    return value is None or isinstance(value, torch.Tensor)
+
+
+def _is_option(value: Any) -> bool:
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    return all(isinstance(part, (int, float, type(None), torch.Tensor)) for part in parts)
+
+
+def _as_kept(key: str, value: Any, parameter: nn.Parameter) -> torch.Tensor:
+    """Moments in the dtype of their parameter, as in torch. Older releases counted steps as integers."""
+    if key == "step":
+        return torch.tensor(float(value))
+    return value.to(parameter.dtype) if value.is_floating_point() else value
+
+
+def _agreed(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """The options that all these groups have in common."""
+    if not groups:
+        return {}
+    first = groups[0]
+    same = [key for key in _OPTIONS if key in first and all(g.get(key) == first[key] for g in groups)]
+    return {key: first[key] for key in same if not isinstance(first[key], torch.Tensor)}
+
+
+def _find_groups(
+    optimizer: Any, model: nn.Module, states: dict[int, dict], groups: list[dict], file: Path
+) -> tuple[str, list[list[str]]]:
+    """The rule by which the groups were created, and the names in each group."""
+    own = weights.optimizer_names(optimizer, model)
+    candidates: Any = [("the names in the file", [group.get("param_names") for group in groups])]
+    if not all(isinstance(names, list) for names in candidates[0][1]):
+        candidates = parameter_groups.candidates(_described(unwrap(model)), keep_empty=len(groups) == 2)
+        candidates += [("the groups of this run", [[own[id(p)] for p in g["params"]] for g in optimizer.param_groups])]
+    kept = {
+        number: {key: tuple(v.shape) for key, v in state.items() if key != "step" and isinstance(v, torch.Tensor)}
+        for number, state in states.items()
+    }
+    shapes = {name: tuple(p.shape) for name, p in unwrap(model).named_parameters()}
+    return parameter_groups.choose(candidates, [group["params"] for group in groups], kept, shapes, str(file))
+
+
+def _described(model: nn.Module) -> list[parameter_groups.Parameter]:
+    """The parameters in the order of the model, with the classes of their modules."""
+    classes: dict[str, set[type]] = {}
+    for prefix, module in model.named_modules():
+        if prefix:
+            for name, _ in module.named_parameters(prefix=prefix, remove_duplicate=False):
+                classes.setdefault(name, set()).add(type(module))
+    return [
+        parameter_groups.Parameter(
+            name,
+            p.requires_grad,
+            in_layer_norm=any(issubclass(cls, nn.LayerNorm) for cls in classes.get(name, ())),
+            in_norm=any(cls.__name__.lower().endswith("norm") for cls in classes.get(name, ())),
+        )
+        for name, p in model.named_parameters()
+    ]

@@ -1,0 +1,121 @@
+"""What is not supported on PyTorch: optimizers of missing packages, DeepSpeed, and what cannot be combined with
+sharding."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ...arguments import packages
+from ...arguments.sharding import FSDP_CONFIG, divides, unsupported_keys
+from ...arguments.unsupported import Section, UnsupportedValue, unsupported_weight_average
+from ...distributed.world import world
+from ...optim.catalog import OPTIMIZERS, Optimizer
+
+
+def _packaged(optimizer: Optimizer) -> UnsupportedValue:
+    name, package, instead = optimizer.name, optimizer.package, f'optim="{optimizer.instead}"'
+    if optimizer.unsupported:
+        return UnsupportedValue(
+            "optim", name, lambda args: args.optim == name, f"this optimizer of {package} {optimizer.unsupported}",
+            instead, section=Section.PACKAGES,
+        )  # fmt: skip
+    return UnsupportedValue(
+        "optim", name, lambda args: args.optim == name, f"needs {package}", instead, section=Section.PACKAGES,
+        module=optimizer.module, package=package, driven=True,
+    )  # fmt: skip
+
+
+def _whole_matrices(sharding: str, with_what: str, when: Callable[[Any], bool], instead: str) -> UnsupportedValue:
+    """Optimizers that cannot be sharded, or only their state."""
+    found = [optimizer for optimizer in OPTIMIZERS.values() if optimizer.sharding == sharding]
+    names = {optimizer.name for optimizer in found}
+    return UnsupportedValue(
+        "optim", f"{', '.join(each.name for each in found if not each.unsupported)}, with {with_what}",
+        lambda args: str(args.optim) in names and when(args),
+        "it needs whole matrices and their gradients, which are sharded", instead, section=Section.SHARDING,
+    )  # fmt: skip
+
+
+def _fsdp_key(key: str) -> UnsupportedValue:
+    return UnsupportedValue(
+        "fsdp_config",
+        key,
+        lambda args: key in unsupported_keys(args.fsdp_config),
+        f"its key {key} is not supported with this value",
+        FSDP_CONFIG[key][1],
+        section=Section.SHARDING_OPTIONS,
+    )
+
+
+def _divided(with_what: str, when: Callable[[Any], bool], why: str, instead: str) -> UnsupportedValue:
+    """What stages 2 and 3 cannot be combined with, on several processes."""
+    return UnsupportedValue(
+        "sharding",
+        f"stage2, stage3 with {with_what}",
+        lambda args: world().size > 1 and divides(args) and when(args),
+        why,
+        instead,
+        section=Section.SHARDING,
+    )
+
+
+def _with_deepspeed(with_what: str, when: Callable[[Any], bool], why: str, instead: str) -> UnsupportedValue:
+    return UnsupportedValue(
+        "deepspeed",
+        f"with {with_what}",
+        lambda args: bool(args.deepspeed) and packages.installed("deepspeed") and when(args),
+        why,
+        instead,
+        section=Section.SHARDING,
+    )
+
+
+def _shards(args: Any) -> bool:
+    return world().size > 1 and bool(args.sharding or args.deepspeed)
+
+
+def _shards_weights(args: Any) -> bool:
+    return _shards(args) and (divides(args) or bool(args.deepspeed))
+
+
+UNSUPPORTED: tuple[UnsupportedValue, ...] = (
+    UnsupportedValue(
+        "deepspeed", "any", lambda args: bool(args.deepspeed), "needs deepspeed", "pip install deepspeed, or sharding",
+        module="deepspeed", package="deepspeed", driven=True, section=Section.ENGINE,
+    ),
+    *(_packaged(optimizer) for optimizer in OPTIMIZERS.values() if optimizer.package),
+    _whole_matrices("stage1", "sharding stage2, stage3 or deepspeed", _shards_weights, 'sharding="stage1"'),
+    _whole_matrices("none", "sharding or deepspeed", _shards, "remove sharding"),
+    *(unsupported_weight_average(name, _shards_weights, Section.SHARDING) for name in ("ema_decay", "swa_start")),
+    _divided(
+        "auto_find_batch_size", lambda args: args.auto_find_batch_size,
+        "all processes must run the same forward passes, so one that runs out of memory cannot repeat its own",
+        "a smaller per_device_train_batch_size with more gradient_accumulation_steps",
+    ),
+    _divided(
+        "fp16_full_eval, bf16_full_eval", lambda args: args.fp16_full_eval or args.bf16_full_eval,
+        "sharded weights keep their dtype", "bf16=True, which evaluates in half precision too",
+    ),
+    _with_deepspeed("one process", lambda args: world().size == 1, "it shards state across processes", "torchrun"),
+    _with_deepspeed("sharding", lambda args: bool(args.sharding), "both shard the state", "one of them"),
+    _with_deepspeed(
+        "fp16_full_eval, bf16_full_eval", lambda args: args.fp16_full_eval or args.bf16_full_eval,
+        "its weights keep their dtype", "bf16=True, which evaluates in half precision too",
+    ),
+    _with_deepspeed(
+        "nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be skipped", "nonfinite='stop'"
+    ),
+    _with_deepspeed(
+        "loss_spike='rollback'", lambda args: args.loss_spike == "rollback",
+        "its engine cannot be created again in the same process", "loss_spike='warn', and resume by hand",
+    ),
+    _with_deepspeed(
+        "auto_find_batch_size", lambda args: args.auto_find_batch_size,
+        "all processes must run the same forward passes", "a smaller per_device_train_batch_size",
+    ),
+    UnsupportedValue(
+        "fsdp_config", "without fsdp", lambda args: any((args.fsdp_config or {}).values()) and not divides(args),
+        "it configures how gradients and parameters are sharded, but they are not",
+        'fsdp="full_shard" or "shard_grad_op"', section=Section.SHARDING_OPTIONS,
+    ),
+    *(_fsdp_key(key) for key, (honoured, _) in FSDP_CONFIG.items() if honoured is not None),
+)  # fmt: skip

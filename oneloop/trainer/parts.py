@@ -1,0 +1,27 @@
+"""The parts of oneloop's own runs, in the order in which they are created and called."""
+
+from . import part
+from .averages import WeightAverage
+from .loss_curve import LossCurve
+from .loss_spikes import SpikeGuard
+from .meter import LossMeter, Meter, WorkMeter
+from .nonfinite import NonfiniteUpdates, SkippedUpdateBuffers
+from .source_meter import SourceMeter
+from .update import Update
+from .worker_seeds import WorkerSeeds
+
+BUILT_IN: tuple[type[part.Part], ...] = (
+    LossCurve,
+    LossMeter,
+    WorkMeter,
+    SourceMeter,
+    SkippedUpdateBuffers,
+    NonfiniteUpdates,
+    SpikeGuard,
+    WorkerSeeds,
+    WeightAverage,
+    Meter,
+)
+
+for kind in (*BUILT_IN, Update):  # whoever reads a checkpoint without a run imports this module, too
+    part.declare(kind)

@@ -1,8 +1,0 @@
-from oneloop.backends._common.unsupported import ForeignRefused
-
-_refused = ForeignRefused("of the toy resumes from checkpoints of oneloop alone.")
-load_weights = _refused.load_weights
-load_optimizer = _refused.load_optimizer
-scheduler_state = _refused.scheduler_state
-scaler_state = _refused.scaler_state
-random_state = _refused.random_state

@@ -1,0 +1,6 @@
+from typing import Any
+
+class EvaluationModule:
+    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any] | None: ...
+
+def load(path: str) -> EvaluationModule: ...

@@ -1,0 +1,3 @@
+class Trial:
+    number: int
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...

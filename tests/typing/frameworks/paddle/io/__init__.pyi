@@ -1,0 +1,16 @@
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+class Dataset(Generic[T]):
+    def __getitem__(self, idx: int) -> T: ...
+    def __len__(self) -> int: ...
+
+class IterableDataset(Dataset[T]):
+    def __iter__(self) -> Iterator[T]: ...
+
+class DataLoader:
+    dataset: Dataset[Any]
+    def __iter__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
