@@ -8,6 +8,7 @@ from . import values
 from .accelerator import AcceleratorConfig, to_accelerator
 from .fields import Group, declare
 from .sharding import to_fsdp_config, to_sharding
+from .tensor_plan import to_tensor_plan
 
 if TYPE_CHECKING:
     from .given import Text
@@ -39,6 +40,17 @@ class Processes(Group):
         never=(0,),
         aliases=("sharding_parallel_degree", "sharding_parallel_size"),
     )
+    tensor_parallel_size: int = arg(
+        1, "Number of processes that divide the weights of each layer (tensor parallelism).", low=1, none=True
+    )
+    tensor_parallel_plan: dict[str, Any] | str | None = arg(
+        None,
+        "Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a "
+        "JSON file. Models of transformers have one.",
+        convert=to_tensor_plan,
+    )
+    sequence_parallel_size: int = arg(1, "Number of processes that divide each sequence of a batch.", low=1, none=True)
+    expert_parallel_size: int = arg(1, "Number of processes that divide the experts of a model.", low=1, none=True)
     fsdp_config: dict[str, Any] | str | None = arg(
         None, "Additional sharding options, as a dict, JSON, or a JSON file.", convert=to_fsdp_config
     )

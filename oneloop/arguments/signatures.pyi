@@ -313,6 +313,14 @@ class ArgumentFields(Group):
     """What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap."""
     sharding_degree: int = ...
     """Number of processes in a sharding group; -1: all."""
+    tensor_parallel_size: int = ...
+    """Number of processes that divide the weights of each layer (tensor parallelism)."""
+    tensor_parallel_plan: Argument[dict[str, Any] | None | Any, Config | None] = ...
+    """Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. Models of transformers have one."""
+    sequence_parallel_size: int = ...
+    """Number of processes that divide each sequence of a batch."""
+    expert_parallel_size: int = ...
+    """Number of processes that divide the experts of a model."""
     fsdp_config: Argument[dict[str, Any] | None | Any, Config | None] = ...
     """Additional sharding options, as a dict, JSON, or a JSON file."""
     deepspeed: Argument[str | dict[str, Any] | None, dict[str, Any] | Text | None] = ...
@@ -900,6 +908,10 @@ class ArgumentFields(Group):
         local_rank: Integer = -1,
         sharding: Words | None = "",
         sharding_degree: Integer = -1,
+        tensor_parallel_size: Integer | None = 1,
+        tensor_parallel_plan: Config | None = None,
+        sequence_parallel_size: Integer | None = 1,
+        expert_parallel_size: Integer | None = 1,
         fsdp_config: Config | None = None,
         deepspeed: dict[str, Any] | Text | None = None,
         accelerator_config: Config | None = None,
@@ -1271,6 +1283,10 @@ class ArgumentFields(Group):
             local_rank: Rank of this process on its machine.
             sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
             sharding_degree: Number of processes in a sharding group; -1: all.
+            tensor_parallel_size: Number of processes that divide the weights of each layer (tensor parallelism).
+            tensor_parallel_plan: Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. Models of transformers have one.
+            sequence_parallel_size: Number of processes that divide each sequence of a batch.
+            expert_parallel_size: Number of processes that divide the experts of a model.
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
             deepspeed: DeepSpeed configuration: a path or a dict.
             accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.
@@ -1658,6 +1674,10 @@ class GenerationFields(ArgumentFields):
         local_rank: Integer = -1,
         sharding: Words | None = "",
         sharding_degree: Integer = -1,
+        tensor_parallel_size: Integer | None = 1,
+        tensor_parallel_plan: Config | None = None,
+        sequence_parallel_size: Integer | None = 1,
+        expert_parallel_size: Integer | None = 1,
         fsdp_config: Config | None = None,
         deepspeed: dict[str, Any] | Text | None = None,
         accelerator_config: Config | None = None,
@@ -2034,6 +2054,10 @@ class GenerationFields(ArgumentFields):
             local_rank: Rank of this process on its machine.
             sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
             sharding_degree: Number of processes in a sharding group; -1: all.
+            tensor_parallel_size: Number of processes that divide the weights of each layer (tensor parallelism).
+            tensor_parallel_plan: Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. Models of transformers have one.
+            sequence_parallel_size: Number of processes that divide each sequence of a batch.
+            expert_parallel_size: Number of processes that divide the experts of a model.
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
             deepspeed: DeepSpeed configuration: a path or a dict.
             accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.
@@ -2452,6 +2476,10 @@ class CompressionFields(ArgumentFields):
         local_rank: Integer = -1,
         sharding: Words | None = "",
         sharding_degree: Integer = -1,
+        tensor_parallel_size: Integer | None = 1,
+        tensor_parallel_plan: Config | None = None,
+        sequence_parallel_size: Integer | None = 1,
+        expert_parallel_size: Integer | None = 1,
         fsdp_config: Config | None = None,
         deepspeed: dict[str, Any] | Text | None = None,
         accelerator_config: Config | None = None,
@@ -2839,6 +2867,10 @@ class CompressionFields(ArgumentFields):
             local_rank: Rank of this process on its machine.
             sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
             sharding_degree: Number of processes in a sharding group; -1: all.
+            tensor_parallel_size: Number of processes that divide the weights of each layer (tensor parallelism).
+            tensor_parallel_plan: Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. Models of transformers have one.
+            sequence_parallel_size: Number of processes that divide each sequence of a batch.
+            expert_parallel_size: Number of processes that divide the experts of a model.
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
             deepspeed: DeepSpeed configuration: a path or a dict.
             accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.

@@ -199,6 +199,7 @@ NO_EFFECT_SINGLE_PROCESS = (
     "average_tokens_across_devices", "ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb",
     "ddp_find_unused_parameters", "ddp_static_graph", "ddp_timeout", "local_rank",
     "log_level_replica", "log_on_each_node", "save_on_each_node", "sharding", "sharding_degree", "fsdp_config",
+    "tensor_parallel_size", "tensor_parallel_plan", "sequence_parallel_size", "expert_parallel_size",
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ same data. tests/distributed/toy_axis.py is an example.
 
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -65,7 +65,18 @@ class AxisKind:
     size: Callable[[Any, int], int] | None
     """From the arguments and the number of processes that are left for it; None: all that are left."""
     strategy: Callable[[type, str], type | None] | None = None
-    """From the strategy's class and the name of the framework, the class to use; None where that has none."""
+    """From the strategy's class and the name of the framework, the class to use; None where that has none. A framework
+    may have its own for an axis (see derive_strategy)."""
+    argument: str = ""
+    """That of the size, for messages."""
+
+    def describe(self, size: int) -> str:
+        return f"the axis {self.name!r} of the mesh" + (f" ({self.argument}={size})" if self.argument else "")
+
+
+def of_argument(name: str, splits: Callable[[Any], Splits], argument: str) -> AxisKind:
+    """An axis whose size is an argument, with strategies of the frameworks' own."""
+    return AxisKind(name, splits, from_argument(argument), argument=argument)
 
 
 def from_argument(name: str) -> Callable[[Any, int], int]:
@@ -97,13 +108,13 @@ def _always(splits: Splits) -> Callable[[Any], Splits]:
 
 DATA, SHARD, EXPERT, SEQUENCE, TENSOR = "data", "shard", "expert", "sequence", "tensor"
 _SLICES = _always(Splits.WEIGHTS | Splits.OPTIMIZER)
-# The outermost first. Strategies for the last three are still to be written: until then no argument sets their sizes.
+# The outermost first. A framework without a strategy for one of the last three refuses sizes other than 1.
 _kinds: list[AxisKind] = [
     AxisKind(DATA, _always(Splits.BATCH), None, lambda strategy, framework: strategy),
     AxisKind(SHARD, _shard_splits, _shard_size, lambda strategy, framework: strategy),
-    AxisKind(EXPERT, _SLICES, from_argument("expert_parallel_size")),
-    AxisKind(SEQUENCE, _always(Splits.NOTHING), from_argument("sequence_parallel_size")),
-    AxisKind(TENSOR, _SLICES, from_argument("tensor_parallel_size")),
+    of_argument(EXPERT, _SLICES, "expert_parallel_size"),
+    of_argument(SEQUENCE, _always(Splits.NOTHING), "sequence_parallel_size"),
+    of_argument(TENSOR, _SLICES, "tensor_parallel_size"),
 ]
 
 
@@ -291,24 +302,33 @@ def build(args: Any, rank: int, size: int) -> Mesh:
         wanted = left if kind.size is None else kind.size(args, left)
         if left % wanted:
             raise ArgumentError(
-                f"the axis {kind.name!r} of the mesh has {wanted} processes, which do not divide the {left} of "
-                f"{size} that are left for it. Start a multiple of {wanted * size // left}, or use a divisor of {left}."
+                f"{kind.describe(wanted)} has {wanted} processes, which do not divide the {left} of {size} that are "
+                f"left for it. Start a multiple of {wanted * size // left}, or use a divisor of {left}."
             )
         sizes[kind.name] = wanted
         left //= wanted
     return Mesh(tuple(Axis(kind.name, sizes[kind.name], kind.splits(args)) for kind in _kinds), rank)
 
 
-def derive_strategy(strategy: type, mesh: Mesh, framework: str) -> type:
-    """The class of the strategy, with what the kinds of all axes in use add to it."""
+def derive_strategy(
+    strategy: type, mesh: Mesh, framework: str, own: Mapping[str, Callable[[type], type]] | None = None
+) -> type:
+    """The class of the strategy, with what all axes in use add to it. `own`: what this framework has for an axis; it
+    comes before that of the axis."""
+    own = own or {}
     for kind in _kinds:
         if kind.name not in {axis.name for axis in mesh.axes if axis.size > 1}:
             continue
-        derived = None if kind.strategy is None else kind.strategy(strategy, framework)
+        derived = None
+        if kind.name in own:
+            derived = own[kind.name](strategy)
+        elif kind.strategy is not None:
+            derived = kind.strategy(strategy, framework)
         if derived is None:
+            size = mesh.size_of(kind.name)
             raise UnsupportedError(
-                f"{mesh.size_of(kind.name)} processes along the axis {kind.name!r} are not supported on {framework}: "
-                "it has no strategy for them. Use 1, or another framework."
+                f"{kind.describe(size)} is not supported on {framework}: it has no strategy for {size} processes along "
+                "it. Use 1, or another framework."
             )
         strategy = derived
     return strategy

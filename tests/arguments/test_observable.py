@@ -154,6 +154,10 @@ IDLE = {
     "sharding": "stage3",
     "sharding_degree": 1,
     "fsdp_config": {"min_num_params": 100},
+    "tensor_parallel_size": 1,
+    "tensor_parallel_plan": {"layers.*.up": "colwise"},
+    "sequence_parallel_size": 1,
+    "expert_parallel_size": 1,
 }
 
 

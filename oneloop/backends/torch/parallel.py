@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,14 @@ class SingleProcessStrategy(Strategy):
         return torch.linalg.vector_norm(norms[0] if len(norms) == 1 else torch.stack(norms))
 
 
+# What this framework adds to a strategy for an axis: the module of this folder, with `derive(strategy)`.
+AXIS_MODULES: dict[str, str] = {}
+
+
+def _derivation(module: str) -> Callable[[type], type]:
+    return lambda strategy: import_module(f".{module}", __package__).derive(strategy)
+
+
 def strategy(args: Any, processes: ProcessGroup, mesh: Mesh) -> SingleProcessStrategy:
     """The distributed strategy for these arguments."""
     kind = SingleProcessStrategy
@@ -280,7 +289,8 @@ def strategy(args: Any, processes: ProcessGroup, mesh: Mesh) -> SingleProcessStr
         from . import ddp, sharding
 
         kind = sharding.strategy_class(args, mesh) or ddp.DataParallelStrategy
-    return derive_strategy(kind, mesh, "torch")(args, processes, mesh)
+    own = {axis: _derivation(module) for axis, module in AXIS_MODULES.items()}
+    return derive_strategy(kind, mesh, "torch", own)(args, processes, mesh)
 
 
 # -- tensors between processes
