@@ -10,7 +10,6 @@ import mmap
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -126,13 +125,15 @@ class Buffers:
     # Copying less takes no longer than a few milliseconds.
     WORTH_THREADS = 16 * 2**20
 
-    def __init__(self) -> None:
+    def __init__(self, weights: Any) -> None:
+        self._weights = weights  # of the backend
         self._kept: dict[str, Any] = {}
         self._preparing: threading.Thread | None = None
 
-    def prepare(self, buffers: dict[str, Any], raw: Callable[[Any], Raw]) -> None:
-        """Use these buffers, and allocate their pages in the background before the first save needs them."""
-        raws = [raw(room) for room in buffers.values()]
+    def prepare(self, tensors: dict[str, Any]) -> None:
+        """Make buffers for these, and allocate their pages in the background before the first save needs them."""
+        buffers = {name: self._weights.empty_like_host(tensor) for name, tensor in tensors.items()}
+        raws = [self._weights.raw(buffer) for buffer in buffers.values()]
         arrays = [np.frombuffer(each.data, np.uint8) for each in raws if each.size]
         if sum(array.nbytes for array in arrays) < self.WORTH_PREPARING:
             return
@@ -142,27 +143,25 @@ class Buffers:
         )
         self._preparing.start()
 
-    def copy(self, tensors: dict[str, Any], weights: Any) -> dict[str, Any]:
-        """The copies that the backend's `weights` make. All of them are complete when this returns, so that code of the
-        user, which may change the tensors without a trace, never runs beside a copy."""
+    def copy(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """Copies of these tensors. All of them are complete when this returns, so that code of the user, which may
+        change the tensors without a trace, never runs beside a copy."""
+        weights = self._weights
         if self._preparing is not None:
             self._preparing.join()
             self._preparing = None
         shared = {name: tensor for name, tensor in tensors.items() if weights.allows_threaded_copy(tensor)}
-        threads = min(THREADS, _cores()) if sum(map(_size, shared.values())) >= self.WORTH_THREADS else 1
+        is_large = sum(tensor.nbytes for tensor in shared.values()) >= self.WORTH_THREADS
+        threads = min(THREADS, _cores()) if is_large else 1
         shared = shared if threads > 1 else {}
         copies = {name: weights.copy_to(t, self._kept.get(name)) for name, t in tensors.items() if name not in shared}
         if shared:
-            names = sorted(shared, key=lambda name: -_size(shared[name]))  # large ones first: no thread waits long
+            names = sorted(shared, key=lambda name: -shared[name].nbytes)  # large ones first: no thread waits long
             given = [shared[name] for name in names], [self._kept.get(name) for name in names]
             with ThreadPoolExecutor(threads, thread_name_prefix="oneloop-copy") as pool:
                 copies |= zip(names, pool.map(weights.copy_to, *given), strict=True)
         self._kept.update(copies)
         return {name: copies[name] for name in tensors}
-
-
-def _size(tensor: Any) -> int:
-    return tensor.nbytes
 
 
 # -- one save
@@ -175,7 +174,8 @@ class GatheredState:
     streams: dict[str, Any]
     position: PositionState
     is_sharded: bool
-    optimizer: tuple[dict[str, Any], dict[str, Any]] = field(default_factory=lambda: ({}, {}))
+    optimizer: dict[str, Any] = field(default_factory=dict)  # its tensors
+    optimizer_options: dict[str, Any] = field(default_factory=dict)
     scheduler: Any = None
     has_optimizer: bool = False
     has_scaler: bool = False
@@ -195,7 +195,7 @@ class Capture:
     def __init__(self, run: SavedRun, model_files: "ModelFiles", overrides: "SaveOverrides") -> None:
         self.run, self.core, self.trainer = run, run.core, run.core.trainer
         self._model_files, self._overrides = model_files, overrides
-        self._buffers, self._history = Buffers(), LogHistory()
+        self._buffers, self._history = Buffers(run.core.backend.weights), LogHistory()
         self.is_reserved = False  # memory for the first save, or it is not worth it
 
     def reserve_memory(self) -> None:
@@ -215,7 +215,7 @@ class Capture:
         if not args.save_only_model:
             found, _ = core.strategy.optimizer_state(core.trainer.optimizer, core.trainer.model)
             tensors |= {f"optimizer/{name}": t for name, t in found.items()}
-        self._buffers.prepare({name: weights.empty_like_host(t) for name, t in tensors.items()}, weights.raw)
+        self._buffers.prepare(tensors)
 
     # -- from all processes
 
@@ -253,7 +253,7 @@ class Capture:
         if not files.is_default_writer or models.is_adapter(models.unwrap(self.trainer.model)):
             files.finite_values.check_model(f"checkpoint-{state.global_step}")
         if files.is_default_writer:
-            files.add_model(contents, stage, self._copies)
+            files.add_model(contents, stage, self._buffers.copy)
         else:
             files.save_without_side_effects(str(stage))  # an override may write anything
         if gathered is not None:
@@ -271,24 +271,20 @@ class Capture:
         """What a process writes that does not commit."""
         contents, models = Contents(), self.core.backend.models
         if not models.is_adapter(models.unwrap(self.trainer.model)):
-            self._model_files.add_weights(contents, self._copies)
+            self._model_files.add_weights(contents, self._buffers.copy)
         if gathered is not None:
             self._add_optimizer(contents, gathered)
         return contents
 
     def _add_optimizer(self, contents: Contents, gathered: GatheredState) -> None:
-        tensors, data = gathered.optimizer
-        if data:  # otherwise an override has stored it
-            self._add_copies(contents, OPTIMIZER, tensors)
+        if gathered.optimizer_options:  # otherwise an override has stored it
+            self._add_copies(contents, OPTIMIZER, gathered.optimizer)
 
     def _add_copies(self, contents: Contents, file: str, tensors: dict[str, Any]) -> None:
         weights, prefix = self.core.backend.weights, f"{file.removesuffix('.safetensors')}/"
-        copies = self._copies({f"{prefix}{name}": tensor for name, tensor in tensors.items()})
+        copies = self._buffers.copy({f"{prefix}{name}": tensor for name, tensor in tensors.items()})
         raws = {name.removeprefix(prefix): weights.raw(value) for name, value in copies.items()}
         contents.tensors[file] = (raws, {"format": weights.LAYOUT})
-
-    def _copies(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        return self._buffers.copy(tensors, self.core.backend.weights)
 
 
 def any_failed(processes: ProcessGroup, error: OSError | None) -> bool:
@@ -317,7 +313,7 @@ def run_state(run: SavedRun, gathered: GatheredState) -> RunState:
     return RunState(
         run_id=run.id,
         framework=core.backend.NAME,
-        optimizer=gathered.optimizer[1],
+        optimizer=gathered.optimizer_options,
         scheduler=gathered.scheduler,
         engine=core.engine.state() | ({} if gathered.has_scaler else {"scaler": None}),
         position=gathered.position,

@@ -81,11 +81,10 @@ class Checkpointer:
         self.best = BestModel()
         self.directory = OutputDirectory(run)
         self.model_files = ModelFiles(core)
-        self.overrides = SaveOverrides(core)
+        self.writes = core.trainer.args.should_save  # this process writes whole checkpoints
+        self.overrides = SaveOverrides(core, self.writes)
         self.capture = Capture(run, self.model_files, self.overrides)
-        self.writer = SaveWriter(
-            core.processes, lambda: self.trainer.args.should_save, core.strategy.is_sharded, run.events.add
-        )
+        self.writer = SaveWriter(core.processes, self.writes, core.strategy.is_sharded, run.events.add)
         self.last_saved: str | None = None
         self._source: Checkpoint | None = None  # that the run is resumed from, until it has begun
 
@@ -190,7 +189,7 @@ class Checkpointer:
     def _notify(self, save: Save, is_whole: bool = True) -> None:
         """Delete older checkpoints, unless the writer has done so or they may still be needed, and call on_save."""
         trainer = self.trainer
-        if trainer.args.should_save and self._rotates_in_main_thread and is_whole:
+        if self.writes and self._rotates_in_main_thread and is_whole:
             try:
                 trainer._rotate_checkpoints(use_mtime=False, output_dir=self.directory.display_path)
             except OSError as error:
@@ -206,10 +205,11 @@ class Checkpointer:
             state.best_metric, state.best_global_step = save.best_before
 
     def _commit(self, save: Save, stage: Path, facts: dict[str, Any], parts: sharded.ShardedSave | None = None) -> None:
-        generation, given = self.directory.generation, {} if parts is None else {"publish": parts.publish}
-        store.commit(stage, save.step, save.run_id, save.reason, facts, self.overrides.add_files, generation, **given)
+        generation, publish = self.directory.generation, None if parts is None else parts.publish
+        is_open = self.overrides.add_files
+        checkpoint = store.commit(stage, save.step, save.run_id, save.reason, facts, is_open, generation, publish)
         if not self._rotates_in_main_thread:
-            self.directory.delete_superseded(save.target, save.best, save.needed)
+            self.directory.delete_superseded(save.target, save.best, save.needed, checkpoint)
 
     @property
     def _rotates_in_main_thread(self) -> bool:
@@ -230,7 +230,7 @@ class Checkpointer:
         core, stage, error = self.core, None, None
         if not self.overrides.write_parts:
             return None
-        if core.trainer.args.should_save:
+        if self.writes:
             try:
                 stage = self._open_stage(save.step)
             except OSError as raised:
@@ -251,7 +251,7 @@ class Checkpointer:
         """The disk has failed before a save could be passed to the writer, or the model is not finite."""
         if parts is not None:
             parts.close()
-        if not self.trainer.args.should_save:
+        if not self.writes:
             self.writer.expect(ends)
             self.finalize_completed()
             return
@@ -264,9 +264,8 @@ class Checkpointer:
 
     def _save_whole(self, save: Save, gathered: GatheredState | None, ends: Ends, stage: Path | None) -> None:
         """Written by one process; the others contribute their state and receive the result."""
-        core = self.core
         with self.model_files.full_model():
-            if not core.trainer.args.should_save:
+            if not self.writes:
                 self.writer.expect(ends)
                 self.finalize_completed()
                 return
@@ -438,7 +437,7 @@ class Checkpointer:
     def cleanup_after_resume(self, checkpoint: Checkpoint) -> None:
         """Delete what a run did not delete because it died right after its last save."""
         trainer, path = self.trainer, checkpoint.path
-        if trainer.args.should_save:
+        if self.writes:
             best, needed = trainer.state.best_model_checkpoint, self.run.parts.checkpoints_to_keep()
             self.directory.delete_superseded(str(path), best, needed, checkpoint)
         self.directory.storage.cleanup_after_resume(path, trainer.state.best_model_checkpoint)

@@ -34,10 +34,10 @@ class OpenCheckpoint:
 
 
 class SaveOverrides:
-    """Created for each run."""
+    """Created for each run. `writes`: this process writes whole checkpoints."""
 
-    def __init__(self, core: SavedTrainer) -> None:
-        self.core, self.trainer = core, core.trainer
+    def __init__(self, core: SavedTrainer, writes: bool) -> None:
+        self.core, self.trainer, self._writes = core, core.trainer, writes
         self.is_saving = False  # the current _save_checkpoint has called oneloop's
         self._open: GatheredState | None = None  # of the save whose parts are being gathered
         self.open_checkpoints: list[OpenCheckpoint] = []
@@ -79,7 +79,7 @@ class SaveOverrides:
     def add_optimizer_and_scheduler(self) -> None:
         part, strategy, trainer = self._part(), self.core.strategy, self.trainer
         state_of = strategy.local_optimizer_state if part.is_sharded else strategy.optimizer_state
-        part.optimizer = state_of(trainer.optimizer, trainer.model)
+        part.optimizer, part.optimizer_options = state_of(trainer.optimizer, trainer.model)
         part.scheduler = _json_state(trainer.lr_scheduler)
         part.has_optimizer = True
 
@@ -124,7 +124,7 @@ class SaveOverrides:
     def keep_open(self, save: Any) -> None:
         """Called when a checkpoint is complete that an override may add files to."""
         known: dict[str, tuple[int, int]] = {}
-        if self.trainer.args.should_save:
+        if self._writes:
             with contextlib.suppress(OSError):  # then finalize_manifest() reads all files
                 known = store.fingerprints(save.path)
         self.open_checkpoints.append(OpenCheckpoint(save, known))
@@ -137,7 +137,7 @@ class SaveOverrides:
         if not found:
             return [], True
         is_whole = not any(failed for (failed,) in self.core.processes.all_gather([self._error is not None]))
-        if self.trainer.args.should_save and is_whole:
+        if self._writes and is_whole:
             for each in found:
                 _finalize(each.save.path, each.known)
         self.core.processes.barrier()

@@ -20,8 +20,8 @@ class Checkpoint(CheckpointFiles):
 
     def __init__(self, path: Path, manifest: dict[str, Any] | None = None) -> None:
         super().__init__(path)
-        if manifest is not None:  # it has been read
-            self.manifest = manifest
+        if manifest is not None:  # it has been read, or written by this run
+            self.manifest, self.is_external = manifest, False
 
     @cached_property
     def is_external(self) -> bool:

@@ -94,8 +94,8 @@ def commit(
     facts: dict[str, dict[str, Any]],
     is_open: bool = False,
     generation: int | None = None,
-    publish: Callable[[dict[str, Any]], None] = lambda manifest: None,
-) -> Path:
+    publish: Callable[[dict[str, Any]], None] | None = None,
+) -> Checkpoint:
     """Commit a staged directory as the checkpoint of its step: write the manifest last, then rename once.
 
     The order matters: a process that is killed at any point leaves either no checkpoint or a complete one, and so does
@@ -125,9 +125,10 @@ def commit(
         manifest["unsealed"] = True
     write_bytes(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
     sync_tree(folder)
-    publish(manifest)
+    if publish is not None:
+        publish(manifest)
     swap_in(folder, target)
-    return target
+    return Checkpoint(target, manifest)
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -202,7 +203,8 @@ def swap_in(folder: Path, target: Path) -> None:
     One of another trainer is kept under another name, since we must not delete it.
     """
     old = kept = None
-    if is_external(target):
+    is_taken = os.path.lexists(target)
+    if is_taken and is_external(target):
         writer = other_trainers.writer(target)
         kept = target.with_name(f"{target.name}.{writer}")
         if kept.exists():
@@ -214,7 +216,7 @@ def swap_in(folder: Path, target: Path) -> None:
             kept.name,
         )
         target.rename(kept)
-    elif os.path.lexists(target):
+    elif is_taken:
         old = _hidden(target.parent, target.name.rsplit("-", 1)[1], "replaced")
         target.rename(old)
     try:
@@ -246,8 +248,10 @@ def find(parent: Path, opened: Checkpoint | None = None) -> list[CheckpointInfo]
         match = _NAME.fullmatch(path.name)
         if match is None or not path.is_dir():
             continue
-        is_opened = opened is not None and opened.path.absolute() == path.absolute() and not opened.is_external
-        manifest = opened.manifest if is_opened and opened is not None else read_manifest(path)
+        if opened is not None and not opened.is_external and opened.path.absolute() == path.absolute():
+            manifest: dict[str, Any] | None = opened.manifest
+        else:
+            manifest = read_manifest(path)
         if manifest is not None and structure.step_mismatch(path, manifest) is None:
             written, reason = float(manifest["written"]), manifest.get("reason")
             about = written, _generation(manifest), reason, manifest

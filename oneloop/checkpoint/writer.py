@@ -61,7 +61,7 @@ class SaveWriter:
     def __init__(
         self,
         processes: ProcessGroup,
-        writes: Callable[[], bool],
+        writes: bool,
         is_sharded: bool,
         record: Callable[..., None] = lambda event, **facts: None,
     ) -> None:
@@ -174,7 +174,7 @@ class SaveWriter:
         own, self._results, self._is_announced = self._results, [], False
         # Broadcast before on_save is called anywhere: a callback may wait for all processes, as ray.train.report does.
         results = self.processes.broadcast_object(own) if self.processes.size > 1 else own
-        self._follow(own if self._writes() else results)
+        self._follow(own if self._writes else results)
         return [each for each in results if isinstance(each, str)]
 
     def _collect(self) -> None:
@@ -242,7 +242,7 @@ class SaveWriter:
             self._join()
             self._collect()
             own, self._results = self._results, []
-            if self._writes():
+            if self._writes:
                 self._follow(own)
         except Exception as error:
             logger.error("%s", error)

@@ -278,7 +278,7 @@ class Mesh:
     @cached_property
     def is_batch_leader(self) -> bool:
         """Whether this process is the one that contributes its batch where each counts once."""
-        return self.holds_first_copy(Splits.BATCH)
+        return self.rank == self.same_batch[0]
 
     @cached_property
     def batch_leaders(self) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ def write(parent, step, moment, at, run="run", reason="save"):
     stage = store.open_stage(parent, step)
     (stage / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"{}      ")
     (stage / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
-    path = store.commit(stage, step, run, reason, {})
+    path = store.commit(stage, step, run, reason, {}).path
     for file in (*path.iterdir(), path):
         os.utime(file, (moment, moment))
     return path

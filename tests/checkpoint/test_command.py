@@ -26,7 +26,7 @@ def write(parent, step, run="a" * 16, reason="save", best=None, written=None):
     header = json.dumps({"w": {"dtype": "U8", "shape": [900], "data_offsets": [0, 900]}}).encode().ljust(92)
     contents.texts["model.safetensors"] = len(header).to_bytes(8, "little") + header + bytes(900)
     stage = store.open_stage(parent, step)
-    path = store.commit(stage, step, run, reason, contents.write(stage))
+    path = store.commit(stage, step, run, reason, contents.write(stage)).path
     if written is not None:
         manifest = json.loads((path / "manifest.json").read_text())
         (path / "manifest.json").write_text(json.dumps(manifest | {"written": written}))

@@ -218,6 +218,8 @@ class Weights:
     def __init__(self):
         self.by_threads, self.by_this = [], []
 
+    raw, empty_like_host = staticmethod(from_numpy), staticmethod(np.empty_like)
+
     def allows_threaded_copy(self, tensor):
         return tensor.size == 2
 
@@ -239,15 +241,16 @@ def test_who_copies(monkeypatch, worth, cores, by_threads, by_this):
     """Whoever copies, names stay in order, and the next save copies into the same buffers."""
     monkeypatch.setattr(capture.Buffers, "WORTH_THREADS", worth)
     monkeypatch.setattr(capture, "_cores", lambda: cores)
-    buffers, weights = capture.Buffers(), Weights()
+    weights = Weights()
+    buffers = capture.Buffers(weights)
     tensors = {"b": np.arange(2.0), "c": np.arange(3.0), "a": np.arange(2.0) + 5}
-    first = buffers.copy(tensors, weights)
+    first = buffers.copy(tensors)
     assert (weights.by_threads, weights.by_this) == (by_threads, by_this)
     assert list(first) == ["b", "c", "a"]
     for tensor in tensors.values():
         tensor += 1
     assert [copy.tolist() for copy in first.values()] == [[0.0, 1.0], [0.0, 1.0, 2.0], [5.0, 6.0]]
-    second = buffers.copy(tensors, weights)
+    second = buffers.copy(tensors)
     assert all(second[name] is first[name] for name in tensors)
     assert [copy.tolist() for copy in second.values()] == [[1.0, 2.0], [1.0, 2.0, 3.0], [6.0, 7.0]]
 
@@ -272,9 +275,10 @@ def test_a_save_waits_for_memory_that_is_being_found(monkeypatch):
 
     monkeypatch.setattr(capture, "_touch", slowly)
     monkeypatch.setattr(capture.Buffers, "WORTH_PREPARING", 1)
-    buffers = capture.Buffers()
-    buffers.prepare({"a": np.empty(2)}, from_numpy)
-    copied = buffers.copy({"a": np.full(2, np.pi)}, Weights())
+    buffers = capture.Buffers(Weights())
+    tensor = np.full(2, np.pi)
+    buffers.prepare({"a": tensor})
+    copied = buffers.copy({"a": tensor})
     for thread in threads:
         thread.join()
     assert copied["a"].tolist() == [np.pi, np.pi]

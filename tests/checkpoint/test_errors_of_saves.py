@@ -92,7 +92,7 @@ def write(parent, step, run="run"):
     stage = store.open_stage(parent, step)
     (stage / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"{}      ")
     (stage / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
-    return store.commit(stage, step, run, "save", {})
+    return store.commit(stage, step, run, "save", {}).path
 
 
 def test_a_deletion_that_gets_stuck_leaves_nothing_that_looks_whole(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ def write(parent, step, weights=WEIGHTS, run="run"):
     stage = store.open_stage(parent, step)
     (stage / "model.safetensors").write_bytes(weights)
     (stage / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
-    return store.commit(stage, step, run, "save", {})
+    return store.commit(stage, step, run, "save", {}).path
 
 
 def hide(checkpoint, state, number="0123abcd"):

@@ -91,9 +91,9 @@ def test_memory_for_the_first_save_is_found_before_it(forks, trainer, tmp_path, 
     monkeypatch.setattr(capture.Buffers, "WORTH_PREPARING", 1)
     missing, copy = [], capture.Buffers.copy
 
-    def watched(buffers, tensors, weights):
+    def watched(buffers, tensors):
         missing.extend(name for name in tensors if name not in buffers._kept)
-        return copy(buffers, tensors, weights)
+        return copy(buffers, tensors)
 
     monkeypatch.setattr(capture.Buffers, "copy", watched)
     trainer(*KEEP_ALL).train()

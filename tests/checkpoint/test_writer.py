@@ -41,7 +41,7 @@ def make(done):
 
     def writer(group=None, writes=True, is_sharded=False):
         events = []
-        made.append(SaveWriter(group or Alone(), lambda: writes, is_sharded, lambda name, **facts: events.append(name)))
+        made.append(SaveWriter(group or Alone(), writes, is_sharded, lambda name, **facts: events.append(name)))
         made[-1].events = events
         return made[-1]
 

@@ -85,7 +85,7 @@ def checkpoint(folder, step, best=None):
     (stage / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(1920))
     state = {"log_history": [], "global_step": step, "best_model_checkpoint": best}
     (stage / "trainer_state.json").write_text(json.dumps(state))
-    return store.commit(stage, step, RUN, "save", {})
+    return store.commit(stage, step, RUN, "save", {}).path
 
 
 def write_eventful_run(folder):

@@ -47,11 +47,14 @@ def main(checkout):
                 tracing = True
                 sys.setprofile(note)
             elif self.updates == 4:
-                sys.setprofile(None)  # of this thread; the writer may not have finished
+                sys.setprofile(None)
+                for thread in threading.enumerate():  # the writer of this step, not that of the last one
+                    if thread.name == "oneloop-save":
+                        thread.join()
+                tracing = False
             return super().get_batch_samples(*args, **kwargs)
 
     def train(output_dir, resume=None, trainer_class=oneloop.Trainer, **given):
-        nonlocal tracing
         torch.manual_seed(0)
         options = {"max_steps": 5, "save_strategy": "no", "report_to": "none", "disable_tqdm": True} | given
         args = oneloop.TrainingArguments(
@@ -59,7 +62,6 @@ def main(checkout):
         )
         called.clear()
         trainer_class(MLP(), args, train_dataset=rows).train(resume_from_checkpoint=resume)
-        tracing = False
         return sorted(called)
 
     opened = []

@@ -57,7 +57,7 @@ def checkpoint(parent, step, value, limit=None, run="run", below=False):
     if below:  # as an override or a library does, without fsync
         (stage / "plain").mkdir()
         (stage / "plain" / "file.bin").write_bytes(bytes([value]) * 6000)
-    path = store.commit(stage, step, run, "save", made.write(stage))
+    path = store.commit(stage, step, run, "save", made.write(stage)).path
     store.rotate(parent, run, limit, {str(path)})
 
 
@@ -66,7 +66,7 @@ def sealed(parent, step, value):
     made = model(value)
     made.texts["trainer_state.json"] = json.dumps({"global_step": step}).encode()
     stage = store.open_stage(parent, step)
-    path = store.commit(stage, step, "run", "save", made.write(stage), True)
+    path = store.commit(stage, step, "run", "save", made.write(stage), True).path
     known = store.fingerprints(path)
     (path / "added.bin").write_bytes(bytes([value]) * 6000)
     store.finalize_manifest(path, known)
@@ -86,7 +86,7 @@ def in_parts(parent, step, value, limit=None):
         os._exit(0)
     facts = mine.write(stage)
     facts |= sharded.collect(sharded.OnSharedDisk(stage), range(1, 2), 60, sharded.Waiting())
-    path = store.commit(stage, step, "run", "save", facts)
+    path = store.commit(stage, step, "run", "save", facts).path
     store.rotate(parent, "run", limit, {str(path)})
     assert os.waitpid(pid, 0) == (pid, 0)
 

@@ -244,7 +244,7 @@ def test_killed_between_the_parts_of_a_large_file(processes, bucket, proxy, monk
         if path.name != store.MANIFEST:
             (stage / path.name).write_bytes(path.read_bytes())
     (stage / "large.bin").write_bytes(os.urandom(1 << 20) * 120)
-    folder = store.commit(stage, 4, "run", "save", {})
+    folder = store.commit(stage, 4, "run", "save", {}).path
     given = {"url": url, "folder": str(folder), "name": "checkpoint-4"}
     kill = Kill(proxy, 2, True, "partNumber")
     proxy.fault = kill
