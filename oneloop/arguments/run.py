@@ -63,6 +63,20 @@ def to_profile(name: str, value: bool | int | str) -> str:
     return f"{first}-{last}"
 
 
+def to_steps(name: str, value: int | str) -> str:
+    """Steps counted from 0, as "0-2,10"; "" is none."""
+    text = "" if value is None else str(value).replace(" ", "")
+    if isinstance(value, bool) or not re.fullmatch(r"(\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*)?", text):
+        raise values.invalid(name, value, 'a step such as 0, or ranges of steps such as "0-2,10"')
+    for word in filter(None, text.split(",")):
+        first, _, last = word.partition("-")
+        if not 0 <= int(last or first) - int(first) < 10000:
+            raise values.invalid(
+                name, value, f"ranges of at most 10000 steps that do not end before they begin: {word}"
+            )
+    return text
+
+
 @dataclass
 class RunArguments(Group):
     output_dir: str | None = arg(
@@ -116,6 +130,20 @@ class RunArguments(Group):
         "Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of "
         "operators to output_dir/profile.",
         convert=to_profile,
+        none=True,
+    )
+    trace_steps: str = arg(
+        "",
+        "Steps to record for `oneloop diff`, counted from 0, such as 0-2: digests of what every layer computes, of "
+        "gradients, updates and optimizer state, in output_dir/trace.",
+        convert=to_steps,
+        none=True,
+    )
+    replay_overrides: list[str] = arg(
+        list,
+        "Overridden methods that may be called again where an update is computed more than once (trace_steps): "
+        "training_step, compute_loss. Name those whose side effects may be doubled, or that have none.",
+        choices=("training_step", "compute_loss"),
         none=True,
     )
     log_level: str = arg(

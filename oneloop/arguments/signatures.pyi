@@ -49,6 +49,10 @@ class ArgumentFields(Group):
     """underflow_overflow: report the layer and step of the first non-finite value."""
     profile: Argument[str, bool | int | str | None] = ...
     """Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile."""
+    trace_steps: Argument[str, int | str | None] = ...
+    """Steps to record for `oneloop diff`, counted from 0, such as 0-2: digests of what every layer computes, of gradients, updates and optimizer state, in output_dir/trace."""
+    replay_overrides: Argument[list[str] | Any, Words | None] = ...
+    """Overridden methods that may be called again where an update is computed more than once (trace_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none."""
     log_level: str = ...
     """Log level of the main process; passive keeps the application's level."""
     log_level_replica: str = ...
@@ -776,6 +780,8 @@ class ArgumentFields(Group):
         device_spec: object | None = None,
         debug: Words | None = "",
         profile: bool | int | str | None = "",
+        trace_steps: int | str | None = "",
+        replay_overrides: Words | None = ...,
         log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "passive",
         log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "warning",
         log_on_each_node: bool = True,
@@ -1151,6 +1157,8 @@ class ArgumentFields(Group):
             device_spec: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
             debug: underflow_overflow: report the layer and step of the first non-finite value.
             profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
+            trace_steps: Steps to record for `oneloop diff`, counted from 0, such as 0-2: digests of what every layer computes, of gradients, updates and optimizer state, in output_dir/trace.
+            replay_overrides: Overridden methods that may be called again where an update is computed more than once (trace_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none.
             log_level: Log level of the main process; passive keeps the application's level.
             log_level_replica: Log level of the other processes.
             log_on_each_node: With several machines: log on each machine instead of only the first.
@@ -1542,6 +1550,8 @@ class GenerationFields(ArgumentFields):
         device_spec: object | None = None,
         debug: Words | None = "",
         profile: bool | int | str | None = "",
+        trace_steps: int | str | None = "",
+        replay_overrides: Words | None = ...,
         log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "passive",
         log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "warning",
         log_on_each_node: bool = True,
@@ -1922,6 +1932,8 @@ class GenerationFields(ArgumentFields):
             device_spec: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
             debug: underflow_overflow: report the layer and step of the first non-finite value.
             profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
+            trace_steps: Steps to record for `oneloop diff`, counted from 0, such as 0-2: digests of what every layer computes, of gradients, updates and optimizer state, in output_dir/trace.
+            replay_overrides: Overridden methods that may be called again where an update is computed more than once (trace_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none.
             log_level: Log level of the main process; passive keeps the application's level.
             log_level_replica: Log level of the other processes.
             log_on_each_node: With several machines: log on each machine instead of only the first.
@@ -2344,6 +2356,8 @@ class CompressionFields(ArgumentFields):
         device_spec: object | None = None,
         debug: Words | None = "",
         profile: bool | int | str | None = "",
+        trace_steps: int | str | None = "",
+        replay_overrides: Words | None = ...,
         log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "passive",
         log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "warning",
         log_on_each_node: bool = True,
@@ -2735,6 +2749,8 @@ class CompressionFields(ArgumentFields):
             device_spec: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
             debug: underflow_overflow: report the layer and step of the first non-finite value.
             profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
+            trace_steps: Steps to record for `oneloop diff`, counted from 0, such as 0-2: digests of what every layer computes, of gradients, updates and optimizer state, in output_dir/trace.
+            replay_overrides: Overridden methods that may be called again where an update is computed more than once (trace_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none.
             log_level: Log level of the main process; passive keeps the application's level.
             log_level_replica: Log level of the other processes.
             log_on_each_node: With several machines: log on each machine instead of only the first.

@@ -16,7 +16,7 @@ from ..distributed.world import world
 from ..errors import MissingPackageError, UnsupportedError
 from .accelerator import SUPPORTED, is_supported
 from .packages import WRITERS
-from .unsupported import Section, UnsupportedValue
+from .unsupported import Section, UnsupportedValue, unsupported_tracing
 
 
 def _writer(name: str) -> UnsupportedValue:
@@ -116,6 +116,10 @@ EVERYWHERE = _in(
     UnsupportedValue(
         "push_to_hub", "True, without huggingface_hub", lambda args: args.push_to_hub, "needs huggingface_hub",
         "remove it", module="huggingface_hub", package="huggingface_hub", driven=True,
+    ),
+    *unsupported_tracing(
+        "with torch_compile", lambda args: args.torch_compile, "a compiled model has no layers to look at",
+        "remove torch_compile for these steps",
     ),
 )  # fmt: skip
 

@@ -129,6 +129,21 @@ def unsupported_drawn_order(title: str) -> UnsupportedValue:
     )  # fmt: skip
 
 
+TRACING = ("trace_steps",)  # arguments that look at what layers compute
+
+
+def unsupported_tracing(
+    with_what: str, when: Callable[[Any], bool], why: str, instead: str, section: Section = Section.FRAMEWORK
+) -> tuple[UnsupportedValue, ...]:
+    """What these arguments cannot be combined with."""
+
+    def one(name: str) -> UnsupportedValue:
+        applies = lambda args: bool(getattr(args, name)) and when(args)  # noqa: E731
+        return UnsupportedValue(name, with_what, applies, why, instead, section=section)
+
+    return tuple(one(name) for name in TRACING)
+
+
 def unsupported_weight_average(
     name: str, shards: Callable[[Any], bool], section: Section = Section.FRAMEWORK
 ) -> UnsupportedValue:

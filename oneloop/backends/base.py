@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..distributed.collectives import ProcessGroup
     from ..distributed.mesh import Mesh
     from ..distributed.strategy import Strategy
+    from ..formats.digests import ProjectionFactors
     from ..formats.safetensors_io import Raw
     from ._common.buffers import Buffer
     from .step_memory import StepMemory
@@ -586,6 +587,83 @@ class Planning(Protocol):
         copy."""
 
 
+class Tracing(Protocol):
+    """Records what layers compute (trace_steps, verify_steps); None if that is not supported. Digests are vectors; see
+    formats/digests.py."""
+
+    def watch(
+        self,
+        model: Any,
+        before: Callable[[str, Any, tuple, dict], tuple[tuple, dict] | None],
+        after: Callable[[str, Any, Any], Any],
+    ) -> Callable[[], None]:
+        """Call functions before and after the forward pass of every layer: with its name, the layer and its arguments,
+        which they may replace, or its output, for which they may return another. The returned function removes
+        them."""
+
+    def is_floating(self, value: Any) -> bool:
+        """Whether it is a dense tensor of floating-point numbers."""
+
+    def has_gradient(self, tensor: Any) -> bool:
+        """Whether a gradient of it is going to be computed."""
+
+    def alias(self, tensor: Any) -> Any:
+        """The same values as another node of the graph: its gradient is that of one use of the tensor."""
+
+    def on_gradient(self, tensor: Any, function: Callable[[Any], Any]) -> None:
+        """Call the function with the gradient of a tensor; it may return another one."""
+
+    def dtype_of(self, tensor: Any) -> str:
+        """The name of its type: float32."""
+
+    def piece(self, tensor: Any) -> tuple[Any, list[int], list[int]]:
+        """What this process has of a tensor: a plain tensor, the index of its first element along each axis, and the
+        full shape."""
+
+    def output_piece(self, layer: Any, tensor: Any) -> tuple[Any, list[int], list[int]]:
+        """The same for an output of a layer, or its gradient."""
+
+    def constant(self, array: np.ndarray, like: Any) -> Any:
+        """An array as a tensor on the device of another."""
+
+    def digest(self, tensor: Any, factors: "ProjectionFactors", constants: tuple[Any, Any] | None = None) -> Any:
+        """The digest of a plain tensor, on its device. `constants`: the factors as tensors."""
+
+    def read(self, vectors: Sequence[Any]) -> np.ndarray:
+        """Vectors of equal lengths as the rows of an array. A host sync."""
+
+    def noisy(self, tensor: Any, noise: Any, relative: float, absolute: Any = None) -> Any:
+        """The tensor with rounding errors: noise relative to each value and to the mean square of its row, or
+        absolute."""
+
+    def gradient_of(self, parameter: Any) -> Any:
+        """The accumulated gradient, if it is dense."""
+
+    def copy(self, tensor: Any) -> Any:
+        """A copy on the device."""
+
+    def write(self, target: Any, value: Any) -> None:
+        """Write values into a plain tensor in place."""
+
+    def difference(self, tensor: Any, before: Any) -> Any:
+        """tensor - before, in float32."""
+
+    def spread(self, update: Any, gradient: Any, noise: Any) -> Any:
+        """How much an update may change by noise of this size in each gradient."""
+
+    def rms_of(self, vector: Any, others: Sequence[Any], count: int) -> Any:
+        """From the digest of a tensor and those of its repetitions with noise: the noise of one of `count` values."""
+
+    def moments(self, optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
+        """State of the optimizer by parameter and common name: what has the shape of the parameter."""
+
+    def same_bytes(self, one: Any, other: Any) -> bool:
+        """Whether two tensors have the same bytes. A host sync."""
+
+    def fingerprint(self, tensor: Any) -> Any:
+        """Two integers that depend on every bit of a tensor, on its device."""
+
+
 class Backend(Protocol):
     """A framework that oneloop supports: the modules that BackendSpec.module has as attributes."""
 
@@ -626,6 +704,8 @@ class Backend(Protocol):
     def profiling(self) -> Profiling | None: ...
     @property
     def planning(self) -> Planning | None: ...
+    @property
+    def tracing(self) -> Tracing | None: ...
 
 
 #: The protocol of each module, by attribute of Backend.
@@ -646,8 +726,9 @@ MODULES: dict[str, type] = {
     "export": Export,
     "profiling": Profiling,
     "planning": Planning,
+    "tracing": Tracing,
 }
-OPTIONAL = ("parallel", "export", "profiling", "planning")
+OPTIONAL = ("parallel", "export", "profiling", "planning", "tracing")
 
 
 def names_of(protocol: type) -> list[str]:

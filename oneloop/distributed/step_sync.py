@@ -274,6 +274,8 @@ class StepSync:
             return False
         if core.trainer.args.auto_find_batch_size:
             return False
+        if any(wants(core.trainer.state.global_step + 1) for wants in run.hooks.wants_presync):
+            return False
         return self._remaining_samples(self.run.position.step_in_epoch + 1) >= 0
 
     def _epoch_is_over_everywhere(self) -> bool:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .loss import ItemCounting
     from .loss_spikes import RollbackResume
     from .model_info import ModelInfo
+    from .replaying import Replay
     from .run import Run
     from .trainer import Trainer
 
@@ -168,11 +169,21 @@ class Part:
 
     # -- in each step
 
+    def wants_presync(self, step: int) -> bool:
+        """Whether processes have to agree on the items of this step before it, and not while they compute it: it may
+        be computed more than once."""
+        return False
+
     def start_update(self, micro_batches: list[Any]) -> None:
         """Before the forward passes of an update; its micro-batches are still on the host."""
 
     def split_micro_batches(self, micro_batches: list[Any]) -> None:
         """The micro-batches of the update were split into these, since memory ran out."""
+
+    def before_accumulation(self, replay: "Replay") -> None:
+        """Before the first forward pass. `replay(hooks)` computes the gradients of the update, with these hooks instead
+        of those of the run; random states, buffers and gradients must be those of before afterwards (see
+        replaying.restored)."""
 
     def start_micro_batch(self, index: int) -> None:
         """Before the forward pass of a micro-batch of the update."""
@@ -186,6 +197,13 @@ class Part:
 
     def end_accumulation(self, micro_batches: list[Any]) -> None:
         """The gradients of the update are complete."""
+
+    def gradients_ready(self, loss: Any) -> None:
+        """The gradients of all processes have come together; they are not unscaled or clipped. `loss` is that of this
+        process."""
+
+    def start_optimizer_step(self) -> None:
+        """Before the optimizer step: gradients are unscaled and clipped."""
 
     def end_optimizer_step(self, is_bad: Any) -> None:
         """After the optimizer step. `is_bad`: the loss or a gradient is not finite (a bool, or a flag on the
@@ -278,12 +296,16 @@ class Hooks:
     """The methods of the parts of a run that are called in steps, by event: a part that does not override one is not
     in its tuple."""
 
+    wants_presync: tuple[Callable[[int], bool], ...] = ()
     start_update: tuple[Callable[[list[Any]], None], ...] = ()
     split_micro_batches: tuple[Callable[[list[Any]], None], ...] = ()
+    before_accumulation: tuple[Callable[["Replay"], None], ...] = ()
     start_micro_batch: tuple[Callable[[int], None], ...] = ()
     record_outputs: tuple[Callable[[Any, Any, Any, bool], None], ...] = ()
     end_micro_batch: tuple[Callable[[int], None], ...] = ()
     end_accumulation: tuple[Callable[[list[Any]], None], ...] = ()
+    gradients_ready: tuple[Callable[[Any], None], ...] = ()
+    start_optimizer_step: tuple[Callable[[], None], ...] = ()
     end_optimizer_step: tuple[Callable[[Any], None], ...] = ()
     end_update: tuple[Callable[[int, Any], None], ...] = ()
     skip_step: tuple[Callable[[int], None], ...] = ()

@@ -7,6 +7,7 @@ from .loss_spikes import SpikeGuard
 from .meter import LossMeter, Meter, WorkMeter
 from .nonfinite import NonfiniteUpdates, SkippedUpdateBuffers
 from .source_meter import SourceMeter
+from .tracing import TraceSteps
 from .update import Update
 from .worker_seeds import WorkerSeeds
 
@@ -21,6 +22,7 @@ BUILT_IN: tuple[type[part.Part], ...] = (
     WorkerSeeds,
     WeightAverage,
     Meter,
+    TraceSteps,
 )
 
 for kind in (*BUILT_IN, Update):  # whoever reads a checkpoint without a run imports this module, too

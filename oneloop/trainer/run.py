@@ -4,6 +4,7 @@ trainer/__init__.py."""
 import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,7 @@ class Run:
         self.context = RunContext(self)
         self.parts = Parts()
         self.hooks = Hooks()  # those of the parts, once training starts
+        self._is_silent = False  # an update is computed again: callbacks are not called
         for kind in (*BUILT_IN, *registered()):
             self.parts.add(kind(self.context))
         self.losses = self.parts.of(LossMeter)
@@ -116,8 +118,17 @@ class Run:
         """Call the callbacks for one of the events of the loop."""
         trainer = self.core.trainer
         handler = trainer.callback_handler
-        if event in handler.active:
+        if event in handler.active and not self._is_silent:
             trainer.control = getattr(handler, event)(trainer.args, trainer.state, trainer.control, **more)
+
+    @contextlib.contextmanager
+    def with_hooks(self, hooks: Hooks) -> Iterator[None]:
+        """A context with other hooks than those of the parts, and without callbacks."""
+        before, self.hooks, self._is_silent = self.hooks, hooks, True
+        try:
+            yield
+        finally:
+            self.hooks, self._is_silent = before, False
 
     @property
     def is_over(self) -> bool:

@@ -28,7 +28,7 @@ from .loss import (
     split_labels,
     weigh_labels,
 )
-from .part import Part
+from .part import Hooks, Part
 
 if TYPE_CHECKING:
     from ..checkpoint.resume import StoredRun
@@ -161,6 +161,8 @@ class Update(Part):
         while True:
             message = None
             try:
+                for before in hooks.before_accumulation:
+                    before(partial(self._replay, micro_batches, shared))
                 loss = self._accumulate(micro_batches, shared)
             except Exception as error:
                 if not core.trainer.args.auto_find_batch_size or not core.backend.devices.is_out_of_memory(error):
@@ -178,6 +180,20 @@ class Update(Part):
             hook(micro_batches)
         if self._several and core.strategy.finish(core.engine.parameters):
             core.wrap_model(again=True)
+        return loss
+
+    def _replay(self, micro_batches: list[Any], shared: SharedUpdate, hooks: Hooks) -> Any:
+        """Compute the gradients of the update for somebody who compares them, without the parts and callbacks of the
+        run; returns the loss of this process."""
+        core, past = self.run.core, self.past
+        core.engine.clear()
+        try:
+            with self.run.with_hooks(hooks):
+                loss = self._accumulate(micro_batches, shared)
+        finally:
+            self.past = past
+        if self._several:
+            core.strategy.finish(core.engine.parameters)
         return loss
 
     def _explain(self, error: Exception, micro_batches: list[Any]) -> None:
@@ -313,6 +329,8 @@ class Update(Part):
         run, core, hooks = self.run, self.run.core, self.run.hooks
         trainer, engine = core.trainer, core.engine
         step = trainer.state.global_step + 1
+        for ready in hooks.gradients_ready:
+            ready(loss)
         if self._several:
             loss = core.strategy.mean(loss)
         try:
@@ -324,6 +342,8 @@ class Update(Part):
             clip(core)
         if self.optimizer_has_no_model_params:
             self._check_criterion_gradients()
+        for start in hooks.start_optimizer_step:
+            start()
         scaler = engine.scaler
         run.call("on_pre_optimizer_step")
         run.call("on_optimizer_begin", scaler=scaler)

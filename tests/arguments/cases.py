@@ -66,6 +66,12 @@ RUN = {
     "profile": shows(
         probes.profiled, ("", []), (True, ["trace-3-4.json"]), (2, ["trace-2-2.json"]), ("1-3", ["trace-1-3.json"])
     ),
+    "trace_steps": shows(
+        probes.traced, ("", []), (0, ["step-000000.json"]), ("1-2,3", [f"step-00000{step}.json" for step in (1, 2, 3)])
+    ),
+    "replay_overrides": shows(
+        probes.measures_rounding, (None, [False]), ("compute_loss", [True]), ("training_step", [False]), trace_steps=1
+    ),
     "log_level": shows(probes.log_level, ("passive", "warning"), ("error", "error"), ("debug", "debug")),
     "disable_tqdm": shows(probes.shows_a_bar, (False, True), (True, False)),
     "skip_memory_metrics": shows(probes.metric("train_mem_cpu_alloc_delta"), (False, True), (True, False)),

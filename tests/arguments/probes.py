@@ -502,6 +502,26 @@ def profiled(tiny_run):
     return [path.name for path in (tiny_run.output / "profile").glob("trace-*")]
 
 
+def traced(tiny_run):
+    """Names of the recordings; a run of four steps."""
+    tiny_run.train()
+    return sorted(path.name for path in (tiny_run.output / "trace").glob("*"))
+
+
+def measures_rounding(tiny_run):
+    """Whether the steps of a Trainer with its own compute_loss were computed again for their recordings."""
+    trainer = tiny_run.trainer()
+
+    class OwnLoss(type(trainer)):
+        def compute_loss(self, *args, **kwargs):
+            return super().compute_loss(*args, **kwargs)
+
+    trainer.__class__ = OwnLoss
+    trainer.train()
+    recordings = sorted((tiny_run.output / "trace").glob("*"))
+    return [json.loads(path.read_text().splitlines()[0])["has_rounding"] for path in recordings]
+
+
 def writing_threads(tiny_run):
     """The threads that commit checkpoints."""
     plain, names = store.commit, set()

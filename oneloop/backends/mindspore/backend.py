@@ -18,6 +18,7 @@ from . import (
     profiling,
     randomness,
     tensors,
+    tracing,
     weights,
 )
 
@@ -41,5 +42,6 @@ __all__ = [
     "randomness",
     "bootstrap",
     "tensors",
+    "tracing",
     "weights",
 ]

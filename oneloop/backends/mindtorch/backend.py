@@ -15,7 +15,7 @@ from . import (
 )
 
 NAME = "mindtorch"
-parallel = export = profiling = planning = None  # one process; see docs/mindnlp.md
+parallel = export = profiling = planning = tracing = None  # one process; see docs/mindnlp.md
 
 patches.install()
 
@@ -36,5 +36,6 @@ __all__ = [
     "profiling",
     "randomness",
     "tensors",
+    "tracing",
     "weights",
 ]

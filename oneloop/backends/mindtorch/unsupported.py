@@ -1,6 +1,6 @@
 """What is not supported under mindnlp, where torch is mindtorch on MindSpore, in addition to torch's refusals."""
 
-from ...arguments.unsupported import UnsupportedValue, unsupported_drawn_order
+from ...arguments.unsupported import UnsupportedValue, unsupported_drawn_order, unsupported_tracing
 from ...optim.catalog import ADAMW_NAMES
 
 _NO_COMPILER = "torch.compile returns the model unchanged there"
@@ -26,4 +26,5 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
         "profile", "any", lambda args: bool(args.profile), "torch.profiler does not record mindtorch operators",
         "remove it",
     ),
+    *unsupported_tracing("any", lambda args: True, "mindtorch has no hooks on gradients", "record the run on PyTorch"),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from ...arguments.unsupported import (
     static_graph,
     target_modules,
     unsupported_drawn_order,
+    unsupported_tracing,
     unsupported_weight_average,
 )
 from ...distributed.world import world
@@ -93,6 +94,10 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
         lambda args: not divides(args) and bool({"offload", "auto_wrap"} & set(args.sharding.split())),
         "stage 1 shards only the optimizer's state, which needs no wrapping and stays on the device",
         'sharding="stage1"',
+    ),
+    *unsupported_tracing(
+        "with sharding stage2, stage3", lambda args: world().size > 1 and divides(args),
+        "its gradients and weights are not whole after a step", 'sharding="stage1"',
     ),
     unsupported_drawn_order("Paddle"),
     fsdp_config(),

@@ -16,6 +16,7 @@ from . import (
     profiling,
     randomness,
     tensors,
+    tracing,
     weights,
 )
 
@@ -38,5 +39,6 @@ __all__ = [
     "profiling",
     "randomness",
     "tensors",
+    "tracing",
     "weights",
 ]

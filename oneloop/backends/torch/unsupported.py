@@ -6,7 +6,7 @@ from typing import Any
 
 from ...arguments import packages
 from ...arguments.sharding import FSDP_CONFIG, divides, unsupported_keys
-from ...arguments.unsupported import Section, UnsupportedValue, unsupported_weight_average
+from ...arguments.unsupported import Section, UnsupportedValue, unsupported_tracing, unsupported_weight_average
 from ...distributed.world import world
 from ...optim.catalog import OPTIMIZERS, Optimizer
 
@@ -111,6 +111,10 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
     _with_deepspeed(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
         "all processes must run the same forward passes", "a smaller per_device_train_batch_size",
+    ),
+    *unsupported_tracing(
+        "with deepspeed", lambda args: bool(args.deepspeed), "its engine keeps gradients and state to itself",
+        'sharding="stage2" or "stage3"', Section.SHARDING,
     ),
     UnsupportedValue(
         "fsdp_config", "without fsdp", lambda args: any((args.fsdp_config or {}).values()) and not divides(args),

@@ -16,7 +16,7 @@ from . import (
 )
 
 NAME = "toy"
-parallel = export = profiling = planning = None
+parallel = export = profiling = planning = tracing = None
 
 __all__ = [
     "NAME",
@@ -31,6 +31,7 @@ __all__ = [
     "optimizers",
     "parallel",
     "planning",
+    "tracing",
     "profiling",
     "randomness",
     "tensors",

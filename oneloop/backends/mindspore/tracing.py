@@ -1,0 +1,202 @@
+"""Records what the layers of a model compute: hooks on layers and on gradients, and digests of tensors."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops
+
+from ...formats.digests import PROJECTIONS, ProjectionFactors
+from . import weights
+from .models import unwrap
+from .optimizer_layout import LAYOUT
+from .tensors import is_floating as _is_floating
+from .tensors import to_numpy
+
+
+def watch(
+    model: nn.Cell,
+    before: Callable[[str, Any, tuple, dict], tuple[tuple, dict] | None],
+    after: Callable[[str, Any, Any], Any],
+) -> Callable[[], None]:
+    """Call functions before and after the forward pass of every layer: with its name, the layer and its arguments,
+    which they may replace, or its output, for which they may return another. The returned function removes them."""
+
+    def hooks(name: str) -> tuple[Callable, Callable]:
+        return (
+            lambda layer, args, kwargs: before(name, layer, args, kwargs),
+            lambda layer, args, kwargs, output: after(name, layer, output),
+        )
+
+    handles = []
+    for name, cell in unwrap(model).cells_and_names():
+        first, last = hooks(name)
+        handles.append(cell.register_forward_pre_hook(first, with_kwargs=True))
+        handles.append(cell.register_forward_hook(last, with_kwargs=True))
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return remove
+
+
+def is_floating(value: Any) -> bool:
+    return isinstance(value, ms.Tensor) and _is_floating(value)
+
+
+def has_gradient(tensor: ms.Tensor) -> bool:
+    """Whether a gradient of it is going to be computed."""
+    return bool(tensor._requires_grad)
+
+
+def alias(tensor: ms.Tensor) -> ms.Tensor:
+    """The same values as another node of the graph: its gradient is that of one use of the tensor."""
+    return ops.reshape(tensor, tensor.shape)
+
+
+def on_gradient(tensor: ms.Tensor, function: Callable[[ms.Tensor], Any]) -> None:
+    """Call the function with the gradient of a tensor; it may return another one."""
+    tensor.register_hook(function)
+
+
+def dtype_of(tensor: ms.Tensor) -> str:
+    return str(tensor.dtype).lower()
+
+
+def piece(tensor: ms.Tensor) -> tuple[ms.Tensor, list[int], list[int]]:
+    """What this process has of a tensor: a plain tensor, the index of its first element along each axis, and the full
+    shape."""
+    return tensor, [0] * len(tensor.shape), list(tensor.shape)
+
+
+def output_piece(layer: nn.Cell, tensor: ms.Tensor) -> tuple[ms.Tensor, list[int], list[int]]:
+    """The same for an output of a layer."""
+    return piece(tensor)
+
+
+@contextlib.contextmanager
+def computing(tensor: ms.Tensor) -> Iterator[None]:
+    """A context for digests: no graph."""
+    with ms.no_grad() if hasattr(ms, "no_grad") else contextlib.nullcontext():
+        yield
+
+
+def constant(array: np.ndarray, like: ms.Tensor) -> ms.Tensor:
+    """An array as a tensor."""
+    return ms.Tensor(array)
+
+
+def digest(tensor: ms.Tensor, factors: ProjectionFactors, constants: tuple[Any, Any] | None = None) -> Any:
+    """The digest of a plain tensor. On a CPU, where reading a tensor costs nothing, NumPy computes it, and nothing is
+    recorded for the gradient."""
+    if ms.get_context("device_target") == "CPU":
+        return _digest_on_host(to_numpy(tensor), factors)
+    left, right = constants or (constant(factors.left, tensor), constant(factors.right, tensor))
+    x = ops.stop_gradient(tensor).reshape(factors.shape).astype(ms.float32)
+    if not math.prod(x.shape):
+        return ops.zeros((4 + PROJECTIONS,), ms.float32)
+    finite = ops.isfinite(x)
+    bad = ops.logical_not(finite).astype(ms.float32).sum()
+    x = ops.where(finite, x, ops.zeros_like(x))
+    sums = ops.matmul(x, right)
+    parts = [(x * x).sum().sqrt().reshape(1), x.abs().max().reshape(1), bad.reshape(1)]
+    return ops.cat([*parts, (sums * left).sum(0), sums[:, 0].sum().reshape(1)])
+
+
+def _digest_on_host(array: np.ndarray, factors: ProjectionFactors) -> np.ndarray:
+    x = array.reshape(factors.shape)
+    x = x if x.dtype == np.float64 else x.astype(np.float32)
+    if not x.size:
+        return np.zeros(4 + PROJECTIONS)
+    finite = np.isfinite(x)
+    bad = x.size - np.count_nonzero(finite)
+    if bad:
+        x = np.where(finite, x, np.zeros((), x.dtype))
+    sums = (x @ factors.right.astype(x.dtype)).astype(np.float64)
+    norm = math.sqrt(float(np.sum(np.square(x, dtype=np.float64))))
+    return np.array([norm, float(np.abs(x).max()), bad, *(sums * factors.left).sum(0), sums[:, 0].sum()])
+
+
+def read(vectors: Sequence[Any]) -> np.ndarray:
+    """Vectors of equal lengths as the rows of an array. A host sync."""
+    if not vectors:
+        return np.empty((0, 0))
+    if all(isinstance(vector, np.ndarray) for vector in vectors):
+        return np.stack(list(vectors)).astype(np.float64)
+    return ops.stack(list(vectors)).asnumpy().astype(np.float64)
+
+
+def noisy(tensor: ms.Tensor, noise: ms.Tensor, relative: float, absolute: Any = None) -> ms.Tensor:
+    """The tensor with rounding errors: noise relative to each value and to the mean square of its row, or absolute."""
+    x = ops.stop_gradient(tensor).astype(ms.float32)
+    if absolute is None:
+        square = x * x
+        mean = square.mean(-1, keep_dims=True) if len(x.shape) else square
+        scale = relative * ops.sqrt(0.5 * (square + mean))
+    else:
+        scale = ops.sqrt((relative * x) ** 2 + float(absolute) ** 2)
+    change = scale * noise.reshape(x.shape)
+    change = ops.where(ops.isfinite(change), change, ops.zeros_like(change))
+    rounded = (x + change).astype(tensor.dtype) - ops.stop_gradient(tensor)
+    return tensor + ops.stop_gradient(rounded)
+
+
+def gradient_of(parameter: ms.Parameter) -> ms.Tensor | None:
+    return getattr(parameter, "grad", None)
+
+
+def copy(tensor: ms.Tensor) -> ms.Tensor:
+    return ms.Tensor(np.array(tensor.asnumpy())) if tensor.dtype != ms.bfloat16 else tensor.copy()
+
+
+def write(target: ms.Tensor, value: ms.Tensor) -> None:
+    """Write values into a tensor in place."""
+    ops.assign(target, value.astype(target.dtype))
+
+
+def difference(tensor: ms.Tensor, before: ms.Tensor) -> ms.Tensor:
+    return ops.stop_gradient(tensor).astype(ms.float32) - before.astype(ms.float32)
+
+
+def spread(update: ms.Tensor, gradient: ms.Tensor, noise: Any) -> Any:
+    """How much an update may change by noise of this size in each gradient: by its share of small gradients, of which
+    not even the sign is known."""
+    change, size = to_numpy(update).astype(np.float64), np.abs(to_numpy(gradient).astype(np.float64))
+    share = float(noise) / np.maximum(size + float(noise), 1e-300)
+    return ms.Tensor(np.float32(np.linalg.norm((2.0 * change * share).reshape(-1))))
+
+
+def rms_of(vector: Any, others: Sequence[Any], count: int) -> Any:
+    """From the digest of a tensor and those of its repetitions with noise: the noise of one value."""
+    own, *noise = (np.asarray(to_numpy(v) if isinstance(v, ms.Tensor) else v) for v in (vector, *others))
+    squares = np.stack([(other[3 : 3 + PROJECTIONS] - own[3 : 3 + PROJECTIONS]) ** 2 for other in noise])
+    return np.asarray(math.sqrt(float(squares.mean()) / max(1, count)))
+
+
+def moments(optimizer: Any, model: nn.Cell) -> dict[str, dict[str, Any]]:
+    """State of the optimizer by parameter and common name: what has the shape of the parameter."""
+    shapes = {name: tuple(p.shape) for name, p in unwrap(model).parameters_and_names()}
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in weights.optimizer_state(optimizer, model)[0].items():
+        name, word = key.rsplit(":", 1)
+        if word in LAYOUT.words and tuple(value.shape) == shapes.get(name):
+            found.setdefault(name, {})[LAYOUT.words[word]] = value if isinstance(value, ms.Tensor) else ms.Tensor(value)
+    return found
+
+
+def same_bytes(one: ms.Tensor, other: ms.Tensor) -> bool:
+    """Whether two tensors have the same bytes; NaNs may be equal. A host sync."""
+    first, second = to_numpy(one), to_numpy(other)
+    return one.dtype == other.dtype and first.shape == second.shape and first.tobytes() == second.tobytes()
+
+
+def fingerprint(tensor: ms.Tensor) -> np.ndarray:
+    """Two integers that depend on every bit of a tensor."""
+    words = np.frombuffer(to_numpy(tensor).tobytes(), np.uint8).astype(np.int64)
+    places = np.arange(1, len(words) + 1, dtype=np.int64) * 0x9E3779B97F4A7C1
+    with np.errstate(over="ignore"):
+        return np.array([words.sum(), (words * places).sum()])

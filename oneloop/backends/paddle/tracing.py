@@ -1,0 +1,197 @@
+"""Records what the layers of a model compute: hooks on layers and on gradients, and digests of tensors."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from ...formats.digests import PROJECTIONS, ProjectionFactors
+from . import weights
+from .models import unwrap
+from .optimizer_layout import LAYOUT
+
+_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # by bytes
+
+
+def watch(
+    model: nn.Layer,
+    before: Callable[[str, Any, tuple, dict], tuple[tuple, dict] | None],
+    after: Callable[[str, Any, Any], Any],
+) -> Callable[[], None]:
+    """Call functions before and after the forward pass of every layer: with its name, the layer and its arguments,
+    which they may replace, or its output, for which they may return another. The returned function removes them."""
+
+    def hooks(name: str) -> tuple[Callable, Callable]:
+        return (
+            lambda layer, args, kwargs: before(name, layer, args, kwargs),
+            lambda layer, args, kwargs, output: after(name, layer, output),
+        )
+
+    handles = []
+    for name, layer in unwrap(model).named_sublayers(include_self=True):
+        first, last = hooks(name)
+        handles.append(layer.register_forward_pre_hook(first, with_kwargs=True))
+        handles.append(layer.register_forward_post_hook(last, with_kwargs=True))
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return remove
+
+
+def is_floating(value: Any) -> bool:
+    return isinstance(value, paddle.Tensor) and value.is_floating_point() and not value.is_selected_rows()
+
+
+def has_gradient(tensor: paddle.Tensor) -> bool:
+    """Whether a gradient of it is going to be computed."""
+    return not tensor.stop_gradient
+
+
+def alias(tensor: paddle.Tensor) -> paddle.Tensor:
+    """The same values as another node of the graph: its gradient is that of one use of the tensor."""
+    return paddle.assign(tensor)  # reshape to the same shape is no node of its own
+
+
+def on_gradient(tensor: paddle.Tensor, function: Callable[[paddle.Tensor], Any]) -> None:
+    """Call the function with the gradient of a tensor; it may return another one."""
+    tensor.register_hook(function)
+
+
+def dtype_of(tensor: paddle.Tensor) -> str:
+    return str(tensor.dtype).rpartition(".")[2]
+
+
+def piece(tensor: paddle.Tensor) -> tuple[paddle.Tensor, list[int], list[int]]:
+    """What this process has of a tensor: a plain tensor, the index of its first element along each axis, and the full
+    shape."""
+    return tensor, [0] * tensor.ndim, list(tensor.shape)
+
+
+def output_piece(layer: nn.Layer, tensor: paddle.Tensor) -> tuple[paddle.Tensor, list[int], list[int]]:
+    """The same for an output of a layer."""
+    return piece(tensor)
+
+
+@contextlib.contextmanager
+def computing(tensor: paddle.Tensor) -> Iterator[None]:
+    """A context for digests: no graph, no autocast."""
+    with paddle.no_grad(), paddle.amp.auto_cast(enable=False):
+        yield
+
+
+def constant(array: np.ndarray, like: paddle.Tensor) -> paddle.Tensor:
+    """An array as a tensor on the device of another."""
+    return paddle.to_tensor(array, place=like.place)
+
+
+def digest(
+    tensor: paddle.Tensor, factors: ProjectionFactors, constants: tuple[Any, Any] | None = None
+) -> paddle.Tensor:
+    """The digest of a plain tensor, on its device. `constants`: the factors as tensors."""
+    with computing(tensor):
+        left, right = constants or (constant(factors.left, tensor), constant(factors.right, tensor))
+        x = tensor.detach().reshape(list(factors.shape))
+        x = x if x.dtype == paddle.float64 else x.astype("float32")
+        if not math.prod(x.shape):
+            return paddle.zeros([4 + PROJECTIONS])
+        finite = paddle.isfinite(x)
+        bad = (~finite).astype(x.dtype).sum()
+        x = paddle.where(finite, x, paddle.zeros_like(x))
+        sums = x @ right.astype(x.dtype)
+        parts = [(x * x).sum().sqrt().reshape([1]), x.abs().max().reshape([1]), bad.reshape([1])]
+        found = [*parts, (sums * left.astype(x.dtype)).sum(0), sums[:, 0].sum().reshape([1])]
+        return paddle.concat(found).astype("float32")
+
+
+def read(vectors: Sequence[paddle.Tensor]) -> np.ndarray:
+    """Vectors of equal lengths as the rows of an array. A host sync."""
+    return paddle.stack(list(vectors)).numpy().astype(np.float64) if vectors else np.empty((0, 0))
+
+
+def noisy(tensor: paddle.Tensor, noise: paddle.Tensor, relative: float, absolute: Any = None) -> paddle.Tensor:
+    """The tensor with rounding errors: noise relative to each value and to the mean square of its row, or absolute."""
+    with computing(tensor):
+        x = tensor.detach().astype("float32")
+        if absolute is None:
+            square = x * x
+            mean = square.mean(-1, keepdim=True) if x.ndim else square
+            scale = relative * paddle.sqrt(0.5 * (square + mean))
+        else:
+            scale = paddle.sqrt((relative * x) ** 2 + absolute * absolute)
+        change = scale * noise.reshape(x.shape)
+        change = paddle.where(paddle.isfinite(change), change, paddle.zeros_like(change))
+        rounded = (x + change).astype(tensor.dtype) - tensor.detach()
+    return tensor + rounded
+
+
+def gradient_of(parameter: paddle.Tensor) -> paddle.Tensor | None:
+    gradient = parameter.grad
+    return None if gradient is None or gradient.is_selected_rows() else gradient
+
+
+def copy(tensor: paddle.Tensor) -> paddle.Tensor:
+    return tensor.detach().clone()
+
+
+def write(target: paddle.Tensor, value: paddle.Tensor) -> None:
+    """Write values into a plain tensor in place."""
+    with paddle.no_grad():
+        paddle.assign(value.astype(target.dtype), target)
+
+
+def difference(tensor: paddle.Tensor, before: paddle.Tensor) -> paddle.Tensor:
+    with paddle.no_grad():
+        return tensor.detach().astype("float32") - before.astype("float32")
+
+
+def spread(update: paddle.Tensor, gradient: paddle.Tensor, noise: paddle.Tensor) -> paddle.Tensor:
+    """How much an update may change by noise of this size in each gradient: by its share of small gradients, of which
+    not even the sign is known."""
+    with computing(update):
+        share = noise / (gradient.detach().astype("float32").abs() + noise).clip(min=1e-38)
+        return ((2.0 * update * share) ** 2).sum().sqrt()
+
+
+def rms_of(vector: paddle.Tensor, others: Sequence[paddle.Tensor], count: int) -> paddle.Tensor:
+    """From the digest of a tensor and those of its repetitions with noise: the noise of one value, on the device."""
+    with computing(vector):
+        own = vector[3 : 3 + PROJECTIONS]
+        squares = paddle.stack([(other[3 : 3 + PROJECTIONS] - own) ** 2 for other in others])
+        return (squares.mean() / max(1, count)).sqrt()
+
+
+def moments(optimizer: Any, model: nn.Layer) -> dict[str, dict[str, paddle.Tensor]]:
+    """State of the optimizer by parameter and common name: what has the shape of the parameter."""
+    shapes = {name: list(p.shape) for name, p in unwrap(model).named_parameters()}
+    found: dict[str, dict[str, paddle.Tensor]] = {}
+    for key, value in weights.optimizer_state(optimizer, model)[0].items():
+        name, word = key.rsplit(":", 1)
+        if word in LAYOUT.words and list(value.shape) == shapes.get(name):
+            found.setdefault(name, {})[LAYOUT.words[word]] = value
+    return found
+
+
+def same_bytes(one: paddle.Tensor, other: paddle.Tensor) -> bool:
+    """Whether two tensors have the same bytes; NaNs may be equal. A host sync."""
+    if list(one.shape) != list(other.shape) or one.dtype != other.dtype:
+        return False
+    return not math.prod(one.shape) or bool((_bits(one) == _bits(other)).all())
+
+
+def fingerprint(tensor: paddle.Tensor) -> paddle.Tensor:
+    """Two integers that depend on every bit of a tensor, on its device."""
+    with computing(tensor):
+        flat = _bits(tensor).astype("int64")
+        places = paddle.arange(1, flat.shape[0] + 1, dtype="int64") * 0x9E3779B97F4A7C1
+        return paddle.stack([flat.sum(), (flat * places).sum()])
+
+
+def _bits(tensor: paddle.Tensor) -> paddle.Tensor:
+    flat = tensor.detach().reshape([-1])
+    return flat.view(_INTEGERS[flat.element_size()])

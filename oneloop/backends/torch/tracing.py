@@ -1,0 +1,225 @@
+"""Records what the layers of a model compute: hooks on layers and on gradients, and digests of tensors."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from ...formats.digests import PROJECTIONS, ProjectionFactors
+from . import weights
+from .models import unwrap
+from .optimizer_layout import LAYOUT
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+
+
+def watch(
+    model: nn.Module,
+    before: Callable[[str, Any, tuple, dict], tuple[tuple, dict] | None],
+    after: Callable[[str, Any, Any], Any],
+) -> Callable[[], None]:
+    """Call functions before and after the forward pass of every layer: with its name, the layer and its arguments,
+    which they may replace, or its output, for which they may return another. The returned function removes them."""
+
+    def hooks(name: str) -> tuple[Callable, Callable]:
+        return (
+            lambda layer, args, kwargs: before(name, layer, args, kwargs),
+            lambda layer, args, kwargs, output: after(name, layer, output),
+        )
+
+    handles = []
+    for name, layer in unwrap(model).named_modules():
+        first, last = hooks(name)
+        handles.append(layer.register_forward_pre_hook(first, with_kwargs=True))
+        handles.append(layer.register_forward_hook(last, with_kwargs=True))
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return remove
+
+
+def is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and not value.is_sparse
+
+
+def has_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a gradient of it is going to be computed."""
+    return tensor.requires_grad
+
+
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values as another node of the graph: its gradient is that of one use of the tensor."""
+    return tensor.view_as(tensor)
+
+
+def on_gradient(tensor: torch.Tensor, function: Callable[[torch.Tensor], Any]) -> None:
+    """Call the function with the gradient of a tensor; it may return another one."""
+    tensor.register_hook(function)
+
+
+def dtype_of(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).rpartition(".")[2]
+
+
+def piece(tensor: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
+    """What this process has of a tensor: a plain tensor, the index of its first element along each axis, and the full
+    shape."""
+    if not isinstance(tensor, DTensor):
+        return tensor, [0] * tensor.dim(), list(tensor.shape)
+    _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tensor.to_local(), list(offsets), list(tensor.shape)
+
+
+def output_piece(layer: nn.Module, tensor: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
+    """The same for an output of a layer: where the rows of its weight are divided over processes, so are the features
+    of a plain output."""
+    found = piece(tensor)
+    weight = getattr(layer, "weight", None)
+    if isinstance(tensor, DTensor) or not isinstance(weight, DTensor) or weight.dim() != 2 or not tensor.dim():
+        return found
+    divided = any(isinstance(each, Shard) and each.dim == 0 for each in weight.placements)
+    local, offsets, full = piece(weight)
+    if not divided or local.shape[0] == full[0] or tensor.shape[-1] != local.shape[0]:
+        return found
+    return tensor, [*found[1][:-1], offsets[0]], [*found[2][:-1], full[0]]
+
+
+@contextlib.contextmanager
+def computing(tensor: torch.Tensor) -> Iterator[None]:
+    """A context for digests: no graph, no autocast, no TF32."""
+    kind = tensor.device.type
+    flags = torch.backends.cuda.matmul
+    before = flags.allow_tf32 if kind == "cuda" else False
+    if before:
+        flags.allow_tf32 = False
+    try:
+        with torch.no_grad(), torch.autocast(kind, enabled=False):
+            yield
+    finally:
+        if before:
+            flags.allow_tf32 = True
+
+
+def constant(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    """An array as a tensor on the device of another."""
+    return torch.from_numpy(array).to(like.device)
+
+
+def digest(tensor: torch.Tensor, factors: ProjectionFactors, constants: tuple[Any, Any] | None = None) -> torch.Tensor:
+    """The digest of a plain tensor, on its device. `constants`: the factors as tensors."""
+    with computing(tensor):
+        left, right = constants or (constant(factors.left, tensor), constant(factors.right, tensor))
+        x = tensor.detach().reshape(factors.shape)
+        x = x if x.dtype == torch.float64 else x.float()
+        bad = x.numel() - torch.isfinite(x).sum()
+        x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+        left, right = left.to(x.dtype), right.to(x.dtype)
+        if not x.numel():
+            return torch.zeros(4 + PROJECTIONS, device=x.device)
+        sums = x @ right
+        parts = [torch.linalg.vector_norm(x).reshape(1), x.abs().amax().reshape(1), bad.to(x.dtype).reshape(1)]
+        return torch.cat([*parts, (sums * left).sum(0), sums[:, 0].sum().reshape(1)]).float()
+
+
+def read(vectors: Sequence[torch.Tensor]) -> np.ndarray:
+    """Vectors of equal lengths as the rows of an array. A host sync for each device."""
+    if not vectors:
+        return np.empty((0, 0))
+    kinds = {vector.device for vector in vectors}
+    if len(kinds) > 1:
+        vectors = [vector.cpu() for vector in vectors]
+    return torch.stack(list(vectors)).cpu().double().numpy()
+
+
+def noisy(tensor: torch.Tensor, noise: torch.Tensor, relative: float, absolute: Any = None) -> torch.Tensor:
+    """The tensor with rounding errors: noise relative to each value and to the mean square of its row, or absolute."""
+    if isinstance(tensor, DTensor):
+        local = noisy(tensor.to_local().detach(), noise, relative, absolute) - tensor.to_local().detach()
+        return tensor + DTensor.from_local(local, tensor.device_mesh, tensor.placements, run_check=False)
+    with computing(tensor):
+        x = tensor.detach().float()
+        if absolute is None:
+            square = x * x
+            mean = square.mean(-1, keepdim=True) if x.dim() else square
+            scale = relative * torch.sqrt(0.5 * (square + mean))
+        else:
+            scale = torch.sqrt((relative * x) ** 2 + absolute * absolute)
+        change = torch.nan_to_num(scale * noise.reshape(x.shape), nan=0.0, posinf=0.0, neginf=0.0)
+        rounded = (x + change).to(tensor.dtype) - tensor.detach()
+    return tensor + rounded
+
+
+def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
+    gradient = parameter.grad
+    return None if gradient is None or gradient.is_sparse else gradient
+
+
+def copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+def write(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Write values into a plain tensor in place."""
+    with torch.no_grad():
+        target.detach().copy_(value)
+
+
+def difference(tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return tensor.detach().float() - before.float()
+
+
+def spread(update: torch.Tensor, gradient: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """How much an update may change by noise of this size in each gradient: by its share of small gradients, of which
+    not even the sign is known."""
+    with computing(update):
+        share = noise / (gradient.detach().float().abs() + noise).clamp(min=1e-45)
+        return torch.linalg.vector_norm(2.0 * update * share)
+
+
+def rms_of(vector: torch.Tensor, others: Sequence[torch.Tensor], count: int) -> torch.Tensor:
+    """From the digest of a tensor and those of its repetitions with noise: the noise of one value, on the device."""
+    with computing(vector):
+        own = vector[3 : 3 + PROJECTIONS]
+        squares = torch.stack([(other[3 : 3 + PROJECTIONS] - own) ** 2 for other in others])
+        return torch.sqrt(squares.mean() / max(1, count))
+
+
+def moments(optimizer: Any, model: nn.Module) -> dict[str, dict[str, torch.Tensor]]:
+    """State of the optimizer by parameter and common name: what has the shape of the parameter."""
+    names = weights.optimizer_names(optimizer, model)
+    inner = getattr(optimizer, "optim", optimizer)
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for parameter, state in inner.state.items():
+        if id(parameter) not in names or not isinstance(state, dict):
+            continue
+        for word, value in state.items():
+            if is_floating(value) and value.shape == parameter.shape and value.dim():
+                found.setdefault(names[id(parameter)], {})[LAYOUT.words.get(word, word)] = value
+    return found
+
+
+def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same bytes; NaNs may be equal. A host sync."""
+    one, other = piece(one)[0].detach(), piece(other)[0].detach()
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.numel():
+        return True
+    return torch.equal(one.contiguous().reshape(-1).view(torch.uint8), other.contiguous().reshape(-1).view(torch.uint8))
+
+
+def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
+    """Two integers that depend on every bit of a tensor, on its device."""
+    with computing(tensor):
+        flat = piece(tensor)[0].detach().contiguous().reshape(-1)
+        flat = flat.view(_INTEGERS[flat.element_size()]).to(torch.int64)
+        places = torch.arange(1, flat.numel() + 1, device=flat.device) * 0x9E3779B97F4A7C1
+        return torch.stack([flat.sum(), (flat * places).sum()])

@@ -1,0 +1,285 @@
+"""Digests of what the layers of a model compute in one pass over the micro-batches of an update."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..formats import digests
+from ..formats.digests import Axis, ProjectionFactors
+
+# Noise that stands for rounding errors, in units of half a unit in the last place.
+NOISE = 2.0
+POOL = 1 << 18  # random numbers that noise is taken from
+
+
+class Key(NamedTuple):
+    """What a record is of; see formats/trace_file.py."""
+
+    kind: str
+    name: str
+    item: str = ""
+    call: int = 0
+
+
+@dataclass
+class Entry:
+    """The digests of one tensor, which are still on the device: one for each micro-batch."""
+
+    type: str
+    dtype: str
+    axes: tuple[Axis, ...]
+    vectors: list[tuple[Any, float]] = field(default_factory=list)  # with the factor of each
+    transposed: Any = None
+    is_of_batch: bool = False  # processes with other batches have other values
+    samples: int = 0  # in all micro-batches
+
+
+class Noise:
+    """Normally distributed noise that does not use the random numbers of the run. All processes draw the same."""
+
+    def __init__(self, tracing: Any, seed: int) -> None:
+        self._tracing = tracing
+        self._random = np.random.default_rng(seed)
+        self._pool = self._random.standard_normal(POOL).astype(np.float32)
+        self._constants: dict[str, Any] = {}
+
+    def like(self, tensor: Any) -> Any:
+        """As many numbers as the local part of the tensor has, on its device."""
+        local = self._tracing.piece(tensor)[0]
+        count = int(np.prod(tuple(local.shape), dtype=np.int64))
+        key = str(getattr(local, "device", getattr(local, "place", "")))
+        if key not in self._constants:
+            self._constants[key] = self._tracing.constant(self._pool, local)
+        pool, start = self._constants[key], int(self._random.integers(0, POOL // 2))
+        if start + count <= POOL:
+            return pool[start : start + count]
+        return self._tracing.constant(np.resize(np.roll(self._pool, -start), count), local)
+
+
+class Factors:
+    """The random factors of tensors, kept on the device for the length of a recorded step."""
+
+    def __init__(self, tracing: Any) -> None:
+        self._tracing = tracing
+        self._known: dict[Any, tuple[ProjectionFactors, Any]] = {}
+        self.samples: np.ndarray | None = None  # of the micro-batch
+        self.rows: int | None = None
+
+    def set_samples(self, samples: np.ndarray | None) -> None:
+        self.samples, self.rows = samples, None if samples is None else len(samples)
+        self._known = {key: known for key, known in self._known.items() if not digests.has_samples(key[0])}
+
+    def digest(self, tensor: Any, axes: tuple[Axis, ...]) -> Any:
+        """The digest of the local part of a tensor."""
+        key = (axes, str(getattr(tensor, "device", "")))
+        if key not in self._known:
+            weights = digests.weights_of(axes, self.samples)
+            make = self._tracing.constant
+            self._known[key] = weights, (make(weights.left, tensor), make(weights.right, tensor))
+        return self._tracing.digest(tensor, *self._known[key])
+
+
+class Collector:
+    """Attached to the layers for one pass. With noise, every output and every gradient gets rounding errors."""
+
+    def __init__(self, tracing: Any, factors: Factors, gradient_factor: float, noise: Noise | None = None) -> None:
+        self.tracing, self.factors, self.noise = tracing, factors, noise
+        self.gradient_factor = gradient_factor
+        self.entries: dict[Key, Entry] = {}
+        self.is_open = False  # within a micro-batch that counts
+        self._micro_batch = 0
+        self._in_backward = False
+        self._calls: dict[str, int] = {}
+        self._recalls: dict[str, int] = {}
+        self._open_calls: list[tuple[str, int]] = []
+        self._known: dict[int, Any] = {}  # tensors of this forward pass that are recorded, by id
+        self._remove: Callable[[], None] | None = None
+
+    # -- a pass
+
+    def attach(self, model: Any) -> None:
+        self._remove = self.tracing.watch(model, self._before, self._after)
+
+    def detach(self) -> None:
+        if self._remove is not None:
+            self._remove()
+            self._remove = None
+        self.is_open = False
+        self._known.clear()
+
+    def start_micro_batch(self, index: int) -> None:
+        self.is_open, self._in_backward = True, False
+        self._micro_batch = index
+        self._calls, self._recalls, self._open_calls = {}, {}, []
+        self._known.clear()
+
+    def end_micro_batch(self, index: int) -> None:
+        self.is_open = False
+        self._known.clear()
+
+    # -- layers
+
+    def _before(self, name: str, layer: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        if not self.is_open:
+            return None
+        counts = self._recalls if self._in_backward else self._calls
+        call = counts.get(name, 0)
+        counts[name] = call + 1
+        self._open_calls.append((name, call))
+        args = tuple(self._input(value, Key("input", name, str(i), call), layer) for i, value in enumerate(args))
+        kwargs = {key: self._input(value, Key("input", name, key, call), layer) for key, value in kwargs.items()}
+        return args, kwargs
+
+    def _input(self, value: Any, key: Key, layer: Any) -> Any:
+        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+            return type(value)(
+                self._input(inner, key._replace(item=f"{key.item}.{i}"), layer) for i, inner in enumerate(value)
+            )
+        if not self.tracing.is_floating(value):
+            return value
+        if not self._in_backward and id(value) not in self._known:
+            self._record(key, value, layer, self.tracing.piece)
+            self._known[id(value)] = value
+        if not self.tracing.has_gradient(value):
+            return value
+        other = self.tracing.alias(value)
+        self._known[id(other)] = other  # for layers inside of this one
+        self._listen(other, key._replace(kind="input_gradient"), layer, self.tracing.piece)
+        return other
+
+    def _after(self, name: str, layer: Any, output: Any) -> Any:
+        if not self.is_open or not self._open_calls:
+            return None
+        while self._open_calls and self._open_calls[-1][0] != name:  # a layer that has raised an exception
+            self._open_calls.pop()
+        if not self._open_calls:
+            return None
+        _, call = self._open_calls.pop()
+        return self._output(output, Key("output", name, "", call), layer)
+
+    def _output(self, value: Any, key: Key, layer: Any) -> Any:
+        if isinstance(value, dict):
+            found = {name: self._output(inner, self._inner(key, name), layer) for name, inner in value.items()}
+            if self.noise is None or all(found[name] is value[name] for name in value):
+                return value
+            for name, inner in found.items():
+                value[name] = inner
+            return value
+        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+            made = [self._output(inner, self._inner(key, str(i)), layer) for i, inner in enumerate(value)]
+            return value if self.noise is None else type(value)(made)
+        if not self.tracing.is_floating(value):
+            return value
+        key = key._replace(item=key.item or "0")
+        if not self._in_backward:
+            if id(value) in self._known:  # of a layer inside of this one
+                return value
+            self._record(key, value, layer, lambda tensor: self.tracing.output_piece(layer, tensor))
+        if self.noise is not None:
+            relative = NOISE * digests.rounding_of(self.tracing.dtype_of(value))
+            value = self.tracing.noisy(value, self.noise.like(value), relative)
+        self._known[id(value)] = value
+        if self.tracing.has_gradient(value):
+            pieces = lambda tensor: self.tracing.output_piece(layer, tensor)  # noqa: E731
+            self._listen(value, key._replace(kind="output_gradient"), layer, pieces)
+        return value
+
+    @staticmethod
+    def _inner(key: Key, name: str) -> Key:
+        return key._replace(item=f"{key.item}.{name}" if key.item else name)
+
+    def _listen(self, tensor: Any, key: Key, layer: Any, pieces: Callable[[Any], Any]) -> None:
+        def received(gradient: Any) -> Any:
+            if not self._in_backward:
+                self._in_backward = True
+                self._known.clear()
+            if not self.is_open:
+                return None
+            self._record(key, gradient, layer, pieces, self.gradient_factor)
+            if self.noise is None:
+                return None
+            relative = NOISE * digests.rounding_of(self.tracing.dtype_of(gradient))
+            return self.tracing.noisy(gradient, self.noise.like(gradient), relative)
+
+        self.tracing.on_gradient(tensor, received)
+
+    def _record(self, key: Key, tensor: Any, layer: Any, pieces: Callable[[Any], Any], factor: float = 1.0) -> None:
+        local, offsets, sizes = pieces(tensor)
+        axes = digests.activation_axes(tuple(local.shape), self.factors.rows, offsets, sizes)
+        is_gradient = key.kind.endswith("gradient")
+        is_of_batch = is_gradient or digests.has_samples(axes)
+        known = self.entries.get(key)
+        if known is not None and not is_of_batch:
+            return  # the same in every micro-batch
+        if known is None:
+            kind = "" if layer is None else type(layer).__name__
+            known = Entry(kind, self.tracing.dtype_of(tensor), axes, is_of_batch=is_of_batch)
+            self.entries[key] = known
+        known.vectors.append((self.factors.digest(local, axes), factor))
+        known.samples += self.factors.rows or 0
+
+    # -- tensors that do not belong to a micro-batch
+
+    def add(
+        self, key: Key, tensor: Any, letters: str, kind: str = "", factor: float = 1.0, turned: bool = False
+    ) -> Any:
+        """Record a weight, or something with the axes of a weight; returns its digest."""
+        local, offsets, sizes = self.tracing.piece(tensor)
+        axes = digests.weight_axes(letters, tuple(local.shape), offsets, sizes)
+        entry = Entry(kind, self.tracing.dtype_of(tensor), axes)
+        vector = self.factors.digest(local, axes)
+        entry.vectors.append((vector, factor))
+        other = digests.swapped(axes) if turned else None
+        if other is not None:
+            entry.transposed = self.factors.digest(local, other)
+        self.entries[key] = entry
+        return vector
+
+
+# -- on the host
+
+
+@dataclass
+class Digest:
+    """The numbers of a tensor, or of a part of it, on the host."""
+
+    norm: float
+    largest: float
+    bad: int
+    projections: np.ndarray
+    column_sum: float
+
+    @classmethod
+    def total(cls, rows: Sequence[np.ndarray]) -> "Digest":
+        """Of the whole tensor, from the digests of its parts."""
+        every = np.stack(rows)
+        return cls(
+            float(np.sqrt(np.sum(every[:, digests.NORM] ** 2))),
+            float(every[:, digests.LARGEST].max()),
+            int(every[:, digests.BAD].sum()),
+            every[:, digests.FIRST : digests.FIRST + digests.PROJECTIONS].sum(0),
+            float(every[:, digests.COLUMN_SUM].sum()),
+        )
+
+    def row(self) -> np.ndarray:
+        return np.array([self.norm, self.largest, self.bad, *self.projections, self.column_sum])
+
+
+def read_entries(tracing: Any, collectors: Sequence[Collector]) -> list[dict[Key, np.ndarray]]:
+    """The digests of all collectors, read from the device at once: the parts of each entry added up."""
+    vectors = [vector for one in collectors for entry in one.entries.values() for vector, _ in entry.vectors]
+    rows = iter(tracing.read(vectors))
+    found: list[dict[Key, np.ndarray]] = []
+    for one in collectors:
+        own: dict[Key, np.ndarray] = {}
+        for key, entry in one.entries.items():
+            parts = []
+            for _, factor in entry.vectors:
+                row = np.array(next(rows))
+                row[digests.BAD] /= factor if factor else 1.0
+                parts.append(row * factor)
+            own[key] = Digest.total(parts).row()
+        found.append(own)
+    return found

@@ -1,0 +1,529 @@
+"""trace_steps=: records a digest of everything that some updates compute, to be compared with another run.
+
+In a recorded step, the gradients are first computed twice with noise of the size of rounding errors in every output of
+a layer, every gradient and every weight. How far that moves a digest is how far it may differ from that of another run:
+`rounding` in each record. Then random states and buffers are restored, and the update is computed as always.
+"""
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..data.batch_sizes import batch_rows
+from ..errors import CheckpointError, UnsupportedError
+from ..formats import digests, trace_file
+from ..formats.trace_file import Record, Trace
+from . import replaying
+from .part import Hooks, Part, RunContext
+from .replaying import Replay
+from .setup import half as half_of
+from .trace_collector import NOISE, Collector, Digest, Entry, Factors, Key, Noise, read_entries
+
+logger = logging.getLogger(__name__)
+
+REPLAYS = 2
+LOSS = Key("output", "(loss)", "0")
+
+
+def steps_of(text: str) -> frozenset[int]:
+    """The steps that trace_steps names, such as "0-2,10"."""
+    found: set[int] = set()
+    for word in filter(None, text.split(",")):
+        first, _, last = word.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def tracing_of(backend: Any) -> Any:
+    """The module of a backend that has one; one without rejects the arguments that need it, or is told here."""
+    if backend.tracing is None:
+        raise UnsupportedError(
+            f"trace_steps is not supported on {backend.NAME}, which has no hooks on gradients. Remove it, or use "
+            "another framework."
+        )
+    return backend.tracing
+
+
+class TraceSteps(Part):
+    """Records the steps of trace_steps; nothing is attached to the model in other steps."""
+
+    name = "trace"
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self._steps = steps_of(context.args.trace_steps)
+        self._recording: Recording | None = None
+        self._drift: dict[str, Any] = {}  # by weight: how far rounding has moved a value in the recorded steps so far
+        self._carried: dict[Key, float] = {}  # the rounding of what the next step begins with
+        self._last = -2  # the last recorded step
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self._steps)
+
+    def wants_presync(self, step: int) -> bool:
+        return step - 1 in self._steps
+
+    def start_update(self, micro_batches: list[Any]) -> None:
+        step = self.context.state.global_step
+        if step not in self._steps:
+            return
+        if self._last != step - 1:
+            self._drift, self._carried = {}, {}
+        self._recording = Recording(self.context, step, self._drift)
+        self._recording.set_micro_batches(micro_batches)
+
+    def split_micro_batches(self, micro_batches: list[Any]) -> None:
+        if self._recording is not None:
+            self._recording.set_micro_batches(micro_batches)
+
+    def before_accumulation(self, replay: Replay) -> None:
+        if self._recording is not None:
+            self._recording.begin(replay)
+
+    def start_micro_batch(self, index: int) -> None:
+        if self._recording is not None:
+            self._recording.start_micro_batch(index)
+
+    def end_micro_batch(self, index: int) -> None:
+        if self._recording is not None:
+            self._recording.end_micro_batch(index)
+
+    def gradients_ready(self, loss: Any) -> None:
+        if self._recording is not None:
+            self._recording.record_gradients(loss)
+
+    def start_optimizer_step(self) -> None:
+        if self._recording is not None:
+            self._recording.record_clipped()
+
+    def end_optimizer_step(self, is_bad: Any) -> None:
+        if self._recording is not None:
+            self._recording.record_update()
+
+    def end_step(self, step: int) -> None:
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        self._last = recording.step
+        trace = recording.finish()
+        if trace is not None:
+            self._carried = carry_rounding(trace, self._carried)
+        if trace is not None and self.context.args.should_save:
+            self._write(trace)
+
+    def end_run(self) -> None:
+        if self._last < 0 and self._steps:
+            logger.warning(
+                "trace_steps=%r: nothing was recorded, since this run had no such step. Steps count from 0.",
+                self.context.args.trace_steps,
+            )
+
+    def fail_run(self) -> None:
+        if self._recording is not None:
+            self._recording.collector.detach()
+
+    def _write(self, trace: Trace) -> None:
+        try:
+            path = trace_file.write(self.context.output_dir, trace, digests.VERSION)
+        except OSError as error:  # the run matters more
+            logger.warning("Cannot write the recording of step %d: %s", trace.step, error)
+            return
+        self.context.events.add("traced", path=f"{trace_file.FOLDER}/{path.name}")
+
+
+class Recording:
+    """One recorded step."""
+
+    def __init__(self, context: RunContext, step: int, drift: dict[str, Any]) -> None:
+        self.context, self.step, self._drift = context, step, drift
+        backend = context.backend
+        tracing = self.tracing = tracing_of(backend)
+        layout = backend.framework_layout.layout(context.model)
+        self._places = {name: (place.name, place.axes) for name, place in layout.items()}
+        self._weights = [
+            (name, p) for name, p in backend.models.named_parameters(context.model) if tracing.is_floating(p)
+        ]
+        self.factors = Factors(self.tracing)
+        self._scale = context.engine.loss_scale() or 1.0
+        self._half = half_of(context.args)
+        self.collector = self._new_collector()
+        self._noisy: list[Collector] = []
+        self._samples: list[np.ndarray] = []
+        self._columns: dict[str, int] = {}
+        self._shapes: dict[str, list[int]] = {}
+        self._before: dict[str, Any] = {}
+        self._norms: dict[str, tuple[Any, Any]] = {}  # digests of each gradient before and after clipping
+        self._spreads: dict[str, Any] = {}
+        self._rate = _finite(context.trainer._get_learning_rate())
+
+    def _new_collector(self, noise: Noise | None = None) -> Collector:
+        # Gradients are averaged over the batches of all processes; see distributed/strategy.py.
+        factor = 1.0 / (self._scale * self.context.mesh.num_batches)
+        return Collector(self.tracing, self.factors, factor, noise)
+
+    def _place(self, name: str) -> tuple[str, str]:
+        """The common name of a parameter or buffer, and the letters of its axes."""
+        common, axes = self._places.get(name, (name, ""))
+        return common, "" if axes == "-" else axes
+
+    # -- data
+
+    def set_micro_batches(self, micro_batches: list[Any]) -> None:
+        tensors = self.context.backend.tensors
+        self._samples, self._columns = [], {}
+
+        def to_numpy(value: Any) -> np.ndarray | None:
+            if tensors.is_tensor(value):
+                return tensors.to_numpy(value)
+            return value if isinstance(value, np.ndarray) else None
+
+        for i, batch in enumerate(micro_batches):
+            columns = digests.columns_of(batch, to_numpy)
+            if i == 0:
+                self._shapes = {name: list(array.shape) for name, array in columns}
+            samples, of_columns = digests.hash_rows(columns, batch_rows(batch) or 1)
+            self._samples.append(samples)
+            for name, number in of_columns.items():
+                self._columns[name] = (self._columns.get(name, 0) + number) % 2**64
+
+    # -- gradients
+
+    def begin(self, replay: Replay) -> None:
+        """Record the state before the update, measure rounding errors, and attach to the layers for the real pass."""
+        self.collector.detach()
+        self.collector, self._noisy = self._new_collector(), []
+        self._record_state()
+        if not replaying.doubled_overrides(self.context):
+            for number in range(REPLAYS):
+                self._replay_with_noise(replay, number)
+        self.collector.attach(self.context.model)
+
+    def _record_state(self) -> None:
+        for name, p in self._weights:
+            common, axes = self._place(name)
+            self.collector.add(Key("weight", common), p, axes, turned=True)
+            self._before[name] = self.tracing.copy(self.tracing.piece(p)[0])
+        self._record_buffers(self.collector, "buffer")
+
+    def _record_buffers(self, collector: Collector, kind: str) -> None:
+        for buffer in self.context.backend.models.buffers(self.context.model):
+            common, axes = self._place(buffer.name)
+            if self.tracing.is_floating(buffer.current) and self._places.get(buffer.name, ("", ""))[1] != "-":
+                collector.add(Key(kind, common), buffer.current, axes)
+
+    def _replay_with_noise(self, replay: Replay, number: int) -> None:
+        noise = Noise(self.tracing, seed=1000003 * self.step + number)
+        collector = self._new_collector(noise)
+        hooks = Hooks(
+            start_micro_batch=(lambda i: self._enter(collector, i),), end_micro_batch=(collector.end_micro_batch,)
+        )
+        with replaying.restored(self.context), self._noisy_weights(noise):
+            collector.attach(self.context.model)
+            try:
+                loss = replay(hooks)
+            finally:
+                collector.detach()
+            self._record_loss(collector, loss)
+            for name, p in self._weights:
+                self._record_gradient(collector, "gradient", name, p, 1.0 / self._scale)
+            self._record_buffers(collector, "buffer_after")
+        self._noisy.append(collector)
+
+    @contextmanager
+    def _noisy_weights(self, noise: Noise) -> Iterator[None]:
+        """A context in which the weights have rounding errors, and those that earlier steps have left in them."""
+        tracing = self.tracing
+        dtype = {"fp16": "float16", "bf16": "bfloat16"}.get(self._half or "")
+        try:
+            for name, p in self._weights:
+                local = tracing.piece(p)[0]
+                relative = NOISE * digests.rounding_of(dtype or tracing.dtype_of(p))
+                value = tracing.noisy(self._before[name], noise.like(local), relative, self._drift.get(name, 0.0))
+                tracing.write(local, value)
+            yield
+        finally:
+            for name, p in self._weights:
+                tracing.write(tracing.piece(p)[0], self._before[name])
+
+    def _enter(self, collector: Collector, index: int) -> None:
+        self.factors.set_samples(digests.factors_of(self._samples[index]))
+        collector.start_micro_batch(index)
+
+    def start_micro_batch(self, index: int) -> None:
+        self._enter(self.collector, index)
+
+    def end_micro_batch(self, index: int) -> None:
+        self.collector.end_micro_batch(index)
+
+    def _record_loss(self, collector: Collector, loss: Any) -> None:
+        if self.tracing.is_floating(loss):
+            vector = self.factors.digest(self.tracing.piece(loss)[0].reshape(()), ())
+            collector.entries[LOSS] = Entry(
+                "", "float32", (), [(vector, 1.0 / self.context.mesh.num_batches)], is_of_batch=True
+            )
+
+    def _record_gradient(self, collector: Collector, kind: str, name: str, p: Any, factor: float) -> Any:
+        gradient = self.tracing.gradient_of(p)
+        if gradient is None:
+            return None
+        common, axes = self._place(name)
+        return collector.add(Key(kind, common), gradient, axes, factor=factor)
+
+    def record_gradients(self, loss: Any) -> None:
+        self.collector.detach()
+        self._record_loss(self.collector, loss)
+        self._norms = {}
+        for name, p in self._weights:
+            vector = self._record_gradient(self.collector, "gradient", name, p, 1.0 / self._scale)
+            if vector is not None:
+                self._norms[name] = (vector, None)
+
+    def record_clipped(self) -> None:
+        for name, p in self._weights:
+            vector = self._record_gradient(self.collector, "clipped", name, p, 1.0)
+            if vector is not None and name in self._norms:
+                self._norms[name] = (self._norms[name][0], vector)
+
+    # -- the update
+
+    def record_update(self) -> None:
+        tracing, optimizer = self.tracing, self.context.trainer.optimizer
+        for name, p in self._weights:
+            local, before = tracing.piece(p)[0], self._before[name]
+            common, axes = self._place(name)
+            change = tracing.difference(local, before)
+            offsets, sizes = tracing.piece(p)[1:]
+            shard = digests.weight_axes(axes, tuple(local.shape), offsets, sizes)
+            entry = Entry("", tracing.dtype_of(p), shard)
+            entry.vectors.append((self.factors.digest(change, shard), 1.0))
+            self.collector.entries[Key("update", common)] = entry
+            self._measure_spread(name, common, p, change)
+        for name, state in tracing.moments(optimizer, self.context.model).items():
+            common, axes = self._place(name)
+            for word, value in sorted(state.items()):
+                self.collector.add(Key("state", common, word), value, axes)
+        self._record_buffers(self.collector, "buffer_after")
+        self._before = {}
+
+    def _measure_spread(self, name: str, common: str, p: Any, change: Any) -> None:
+        """How far the noise of the gradient may have moved the update."""
+        tracing, gradient = self.tracing, self.tracing.gradient_of(p)
+        key, vectors = Key("gradient", common), self._norms.get(name)
+        noisy = [one.entries[key].vectors[0][0] for one in self._noisy if key in one.entries]
+        if gradient is None or vectors is None or vectors[1] is None or not noisy:
+            return
+        local = tracing.piece(gradient)[0]
+        count = math.prod(tuple(local.shape))
+        noise = tracing.rms_of(vectors[0], noisy, count)
+        before, after = vectors[0][digests.NORM], vectors[1][digests.NORM]
+        noise = noise * (after + 1e-30) / (before + 1e-30)  # of the gradient as it was clipped and unscaled
+        self._spreads[name] = tracing.spread(change, local, noise)
+        drift, rms = self._drift.get(name, 0.0), self._spreads[name] / math.sqrt(max(1, count))
+        self._drift[name] = (drift * drift + rms * rms) ** 0.5
+
+    # -- the end of the step: everything is read from the device
+
+    def finish(self) -> Trace | None:
+        """The recording of all processes, in the main process; None in the others. A collective."""
+        context = self.context
+        real, *noisy = read_entries(self.tracing, [self.collector, *self._noisy])
+        entries = self.collector.entries
+        turned = {key: entry.transposed for key, entry in entries.items() if entry.transposed is not None}
+        transposed = dict(zip(turned, self.tracing.read(list(turned.values())), strict=True))
+        spreads = {
+            self._place(name)[0]: float(value)
+            for name, value in zip(
+                self._spreads, context.backend.tensors.scalars(list(self._spreads.values())), strict=True
+            )
+        }
+        own = [
+            (key, _facts(entry), _where(entry, context.mesh.batch_index), real[key], [each.get(key) for each in noisy],
+             transposed.get(key), spreads.get(key.name, 0.0) if key.kind == "update" else 0.0)
+            for key, entry in entries.items()
+        ]  # fmt: skip
+        samples = [f"{number:x}" for one in self._samples for number in one.tolist()]
+        settings = self._settings()
+        every = context.processes.gather_object((own, samples, self._columns, context.mesh.batch_index))
+        if every is None:
+            return None
+        batches = {index: (samples, columns) for _, samples, columns, index in reversed(every)}
+        columns: dict[str, int] = {}
+        for _, of_batch in batches.values():
+            for name, number in of_batch.items():
+                columns[name] = (columns.get(name, 0) + number) % 2**64
+        return Trace(
+            run=context.run_id,
+            step=self.step,
+            framework=context.backend.NAME,
+            settings=settings,
+            columns={name[: trace_file.LONGEST]: f"{number:x}" for name, number in columns.items()},
+            samples=[sample for index in sorted(batches) for sample in batches[index][0]],
+            shapes=self._shapes,
+            has_rounding=bool(noisy),
+            records=merge_records([rows for rows, *_ in every]),
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        """Facts that explain differences."""
+        context = self.context
+        args, mesh = context.args, context.mesh
+        found = {
+            "processes": mesh.size,
+            "mesh": {axis.name: axis.size for axis in mesh.axes if axis.size > 1},
+            "micro_batches": len(self._samples),
+            "half": self._half or "",
+            "loss_scale": self._scale,
+            "max_grad_norm": float(args.max_grad_norm or 0.0),
+            "grad_norm": _finite(context.engine.grad_norm()),
+            "learning_rate": self._rate,
+            "optimizer": type(context.trainer.optimizer).__name__,
+        }
+        return found | {"groups": self._groups()}
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Options of the optimizer by group, under common names."""
+        try:
+            data = self.context.backend.weights.optimizer_state(self.context.trainer.optimizer, self.context.model)[1]
+        except (CheckpointError, AttributeError, KeyError):  # an optimizer without state by parameter
+            return []
+        found = []
+        for group in data.get("groups", ()):
+            one = {_OPTIONS.get(key, key): value for key, value in group.items() if key != "names"}
+            if isinstance(one.get("betas"), (list, tuple)):
+                one["beta1"], one["beta2"] = one.pop("betas")
+            found.append({key: one[key] for key in _KNOWN if isinstance(one.get(key), (int, float))})
+        return found
+
+
+_SINGLE = digests.ROUNDING["float32"]
+_OPTIONS = {"epsilon": "eps"}
+_KNOWN = ("beta1", "beta2", "eps", "weight_decay", "momentum")
+
+
+def _finite(value: Any) -> float:
+    value = 0.0 if value is None else float(value)
+    return value if math.isfinite(value) else 0.0
+
+
+# -- the records of all processes
+
+
+class Facts(NamedTuple):
+    """What is known of a tensor beside its digest."""
+
+    type: str
+    dtype: str
+    shape: list[int]
+    samples: int | None  # None: no axis of samples
+
+
+def _facts(entry: Entry) -> Facts:
+    samples = entry.samples if digests.has_samples(entry.axes) else None
+    return Facts(entry.type, entry.dtype, digests.canonical_shape(entry.axes), samples)
+
+
+def _where(entry: Entry, batch: int) -> tuple[Any, ...]:
+    """Which part of the tensor this process has: processes with the same part have copies."""
+    return (batch if entry.is_of_batch else None, *((axis.start, axis.count) for axis in entry.axes))
+
+
+def merge_records(every: list[list[Any]]) -> list[Record]:
+    """The records of all processes as those of the whole tensors. Parts are added up; of copies, the first counts."""
+    found: dict[Key, dict[tuple[Any, ...], list[Any]]] = {}
+    for rows in every:
+        for row in rows:
+            found.setdefault(row[0], {}).setdefault(row[2], []).append(row)
+    return [_merged(key, parts) for key, parts in found.items()]
+
+
+def _merged(key: Key, parts: dict[tuple[Any, ...], list[Any]]) -> Record:
+    firsts = [copies[0] for copies in parts.values()]
+    facts: Facts = firsts[0][1]
+    total = Digest.total([row[3] for row in firsts])
+    of_batches = {where[0]: copies[0][1].samples for where, copies in parts.items()}
+    shape = facts.shape if facts.samples is None else [*facts.shape[:-1], sum(of_batches.values())]
+    replicas = max(
+        (
+            float(np.abs(copy[3][digests.FIRST : -1] - copies[0][3][digests.FIRST : -1]).max())
+            for copies in parts.values()
+            for copy in copies[1:]
+        ),
+        default=0.0,
+    )
+    is_split = len(of_batches) > 1 and key.kind == "output_gradient"
+    return Record(
+        kind=key.kind,
+        name=key.name[: trace_file.LONGEST],
+        item=key.item[: trace_file.LONGEST],
+        call=key.call,
+        type=facts.type[: trace_file.LONGEST],
+        shape=[int(size) for size in shape],
+        dtype=facts.dtype,
+        has_samples=facts.samples is not None,
+        norm=_number(total.norm),
+        largest=_number(total.largest),
+        bad=total.bad,
+        projections=[_number(value) for value in total.projections],
+        column_sum=_number(total.column_sum),
+        rounding=_number(_rounding(firsts, total)),
+        transposed=None if firsts[0][5] is None else [_number(v) for v in firsts[0][5][digests.FIRST : -1]],
+        parts=[_number(float(row[3][digests.COLUMN_SUM])) for row in firsts] if is_split else None,
+        replicas=_number(replicas),
+    )
+
+
+def _rounding(firsts: list[Any], total: Digest) -> float:
+    """How far rounding errors move a projection: as the noise has moved it."""
+    count = len(firsts[0][4])
+    squares: list[float] = []
+    for number in range(count):
+        noisy = [row[4][number] for row in firsts]
+        if any(row is None for row in noisy):
+            continue
+        change = Digest.total(noisy).projections - total.projections
+        squares.extend((change**2).tolist())
+    measured = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+    spread = math.sqrt(sum(row[6] ** 2 for row in firsts))
+    return math.hypot(measured, spread)
+
+
+def carry_rounding(trace: Trace, carried: dict[Key, float]) -> dict[Key, float]:
+    """Fill in the rounding of what was not computed again: it follows from that of the gradients, and from what the
+    recorded steps before have left (`carried`). Returns what this step leaves."""
+    known = {each.key: each for each in trace.records}
+    # 1 - beta is rounded, too: in float32, 1 - 0.999 has four digits.
+    groups = trace.settings["groups"]
+    first = max((_SINGLE / max(1 - group.get("beta1", 0.0), _SINGLE) for group in groups), default=_SINGLE)
+    second = max((_SINGLE / max(1 - group.get("beta2", 0.0), _SINGLE) for group in groups), default=_SINGLE)
+    left: dict[Key, float] = {}
+    for each in trace.records:
+        gradient = known.get(("gradient", each.name, "", 0))
+        share = gradient.rounding / max(gradient.norm, 1e-30) if gradient is not None else 0.0
+        if each.kind in ("weight", "buffer"):
+            each.rounding = carried.get(Key(each.kind, each.name), 0.0)
+        elif each.kind == "clipped":
+            each.rounding = share * each.norm
+        elif each.kind == "state" and gradient is not None:
+            if each.item.endswith("_sq"):  # the change of a square, by its largest value
+                share = 2.0 * gradient.rounding / max(gradient.largest, 1e-30)
+            share = math.hypot(share, second if each.item.endswith("_sq") else first)
+            each.rounding = math.hypot(share * each.norm, carried.get(Key(*each.key), 0.0))
+            left[Key(*each.key)] = each.rounding
+        elif each.kind == "update":
+            weight = known.get(("weight", each.name, "", 0))
+            stored = 0.0 if weight is None else digests.rounding_of(weight.dtype) * weight.norm
+            each.rounding = math.hypot(each.rounding, math.hypot(first, second) * each.norm, stored)
+            left[Key("weight", each.name)] = math.hypot(each.rounding, carried.get(Key("weight", each.name), 0.0))
+        elif each.kind == "buffer_after":
+            each.rounding = math.hypot(each.rounding, carried.get(Key("buffer", each.name), 0.0))
+            left[Key("buffer", each.name)] = each.rounding
+    return left
+
+
+def _number(value: float) -> float:
+    return float(value) if math.isfinite(value) else 0.0

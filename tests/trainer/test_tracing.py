@@ -1,0 +1,304 @@
+"""trace_steps=: what is recorded of a step, that training is none the wiser, and files that were changed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oneloop import Trainer, TrainerCallback, TrainingArguments
+from oneloop.backends import loading
+from oneloop.errors import ArgumentError, CheckpointError, UnsupportedError
+from oneloop.formats import digests, trace_file
+from oneloop.formats.digests import Axis
+from tests.backends.support import kit_module, rows, same_bytes
+
+
+def recorded(trainer, step):
+    return trace_file.read(trace_file.path_of(Path(trainer.args.output_dir), step), digests.VERSION)
+
+
+def by_key(trace):
+    return {record.key: record for record in trace.records}
+
+
+@pytest.fixture
+def traced(backend, trained, tmp_path):
+    def train(name="out", **given):
+        options = {"max_steps": 3, "per_device_train_batch_size": 8, "trace_steps": "0-1"} | given
+        model = options.pop("model", None) or backend.classifier(dropout=0.2, norm=True)
+        return trained(model, rows(24), output_dir=tmp_path / name, **options)
+
+    return train
+
+
+def test_a_recorded_step_has_everything_and_changes_nothing(backend, traced, tmp_path):
+    """Weights, running means, random numbers, logs and events of a recorded run are those of any other."""
+    seen = []
+
+    class Counts(TrainerCallback):
+        def on_substep_end(self, args, state, control, **kwargs):
+            seen.append(state.global_step)
+
+    both = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "logging_steps": 1}
+    plain = traced("plain", trace_steps="", callbacks=[Counts()], **both)
+    before, seen[:] = list(seen), []
+    trainer = traced(callbacks=[Counts()], **both)
+    assert same_bytes(backend.weights(trainer.model), backend.weights(plain.model))
+    assert seen == before, "callbacks are called as often"
+    losses = [[entry["loss"] for entry in one.state.log_history if "loss" in entry] for one in (plain, trainer)]
+    assert losses[0] == losses[1]
+    assert not (tmp_path / "plain" / "trace").exists()
+    assert trace_file.steps_in(tmp_path / "out") == [0, 1]
+    trace = recorded(trainer, 1)
+    assert (trace.step, trace.framework, trace.has_rounding) == (1, backend.name, True)
+    assert len(trace.samples) == 8 and set(trace.columns) == {"x", "labels"}
+    kinds = {record.kind for record in trace.records}
+    assert kinds == set(trace_file.KINDS), "of every kind"
+    found = by_key(trace)
+    weight, bias = [record for record in trace.records if record.kind == "weight"][:2]
+    for kind in ("gradient", "clipped", "update"):
+        assert found[(kind, weight.name, "", 0)].shape == weight.shape
+    for word in ("exp_avg", "exp_avg_sq"):
+        assert found[("state", bias.name, word, 0)].norm > 0
+    events = [json.loads(line) for line in (tmp_path / "out" / "run.jsonl").read_text().splitlines()]
+    assert [event["path"] for event in events if event["event"] == "traced"] == [
+        "trace/step-000000.json",
+        "trace/step-000001.json",
+    ]
+
+
+def test_numbers_of_a_record_are_those_of_the_tensor(backend, traced):
+    model = backend.classifier(norm=True)
+    start = backend.weights(model)
+    trainer = traced(model=model, max_steps=1, trace_steps="0", learning_rate=1e-2)
+    end = backend.weights(trainer.model)
+    layout = {name: place for name, place in _layout(trainer).items() if place.axes != "-"}
+    found = by_key(recorded(trainer, 0))
+    checked = 0
+    for name, place in layout.items():
+        for kind, array in (("weight", start[name]), ("update", end[name] - start[name])):
+            record = found.get((kind, place.name, "", 0))
+            if record is None:  # running means
+                continue
+            axes = digests.weight_axes(place.axes, array.shape, [0] * array.ndim, array.shape)
+            factors = digests.weights_of(axes, None)
+            matrix = array.astype(np.float64).reshape(factors.shape)
+            expected = np.einsum("ak,ab,bk->k", factors.left, matrix, factors.right)
+            scale = np.linalg.norm(matrix) or 1.0
+            assert record.norm == pytest.approx(np.linalg.norm(matrix), rel=1e-5)
+            assert record.largest == pytest.approx(np.abs(matrix).max(), rel=1e-5)
+            np.testing.assert_allclose(record.projections, expected, atol=2e-6 * scale)
+            checked += 1
+    assert checked >= 8
+
+
+def _layout(trainer):
+    return loading.of_model(trainer.model).framework_layout.layout(trainer.model)
+
+
+def test_micro_batches_and_their_order_do_not_matter(backend, traced):
+    """Activations and gradients of the same samples have the same projections, up to rounding, however they are
+    accumulated."""
+    whole = recorded(traced("whole", model=backend.classifier(), trace_steps="0"), 0)
+    parts = recorded(
+        traced(
+            "parts",
+            model=backend.classifier(),
+            trace_steps="0",
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=4,
+        ),
+        0,
+    )
+    assert sorted(whole.samples) == sorted(parts.samples) and whole.columns == parts.columns
+    other = by_key(parts)
+    assert whole.settings["micro_batches"] == 1 and parts.settings["micro_batches"] == 4
+    for record in whole.records:
+        if record.kind in ("output", "output_gradient", "input_gradient", "gradient") and record.name != "(loss)":
+            twin = other[record.key]
+            if record.has_samples or record.kind == "gradient":
+                assert twin.shape == record.shape
+                assert twin.norm == pytest.approx(record.norm, rel=1e-4)
+                np.testing.assert_allclose(twin.projections, record.projections, atol=2e-5 * max(record.norm, 1e-8))
+
+
+def test_values_that_are_not_finite_are_counted_and_left_out(backend):
+    tracing = loading.load(backend.name).tracing
+    array = np.array([[1.0, np.nan, 2.0], [-np.inf, 0.5, np.inf]], np.float32)
+    factors = digests.weights_of([Axis("a", 2), Axis("b", 3)], None)
+    (row,) = tracing.read([tracing.digest(backend.tensor(array), factors)])
+    finite = np.where(np.isfinite(array), array, 0.0)
+    assert (row[digests.BAD], row[digests.LARGEST]) == (3, 2.0)
+    assert row[digests.NORM] == pytest.approx(np.linalg.norm(finite))
+    expected = np.einsum("ak,ab,bk->k", factors.left, finite, factors.right)
+    np.testing.assert_allclose(row[digests.FIRST : digests.COLUMN_SUM], expected, rtol=1e-5, atol=1e-6)
+    assert row[digests.COLUMN_SUM] == pytest.approx(float(finite.sum(0) @ factors.right[:, 0]), rel=1e-5)
+    (empty,) = tracing.read(
+        [tracing.digest(backend.tensor(array[:0]), digests.weights_of([Axis("a", 0), Axis("b", 3)], None))]
+    )
+    assert len(empty) == digests.SIZE and not empty.any()
+
+
+# -- digests
+
+
+def test_projections_of_shards_add_up():
+    random = np.random.default_rng(0)
+    array = random.standard_normal((6, 5, 4))
+    whole = _projections(array, [Axis("a", 6), Axis("b", 5), Axis("c", 4)])
+    parts = [
+        _projections(array[rows, :, cols], [Axis("a", rows.stop - rows.start, rows.start, 6), Axis("b", 5),
+                                            Axis("c", cols.stop - cols.start, cols.start, 4)])
+        for rows in (slice(0, 2), slice(2, 6))
+        for cols in (slice(0, 3), slice(3, 4))
+    ]  # fmt: skip
+    np.testing.assert_allclose(sum(parts), whole, rtol=1e-6)
+    turned = _projections(array.transpose(2, 0, 1), [Axis("c", 4), Axis("a", 6), Axis("b", 5)])
+    np.testing.assert_allclose(turned, whole, rtol=1e-6)
+    assert np.abs(_projections(array, [Axis("b", 6), Axis("a", 5), Axis("c", 4)]) - whole).max() > 0.1
+
+
+def _projections(array, axes):
+    factors = digests.weights_of(axes, None)
+    return np.einsum("ak,ab,bk->k", factors.left, array.reshape(factors.shape), factors.right)
+
+
+def test_the_factors_are_fixed():
+    """Recordings of different versions are compared: other factors need another digests.VERSION."""
+    assert digests.VERSION == 1
+    np.testing.assert_allclose(digests.factors("weight.o", 3, 1)[0, :3], FIXED, atol=1e-6)
+    np.testing.assert_array_equal(digests.factors("x", 2, 3), digests.factors("x", 0, 5)[2:])
+    every = digests.factors("features", 0, 4096)
+    assert abs(every.mean()) < 0.05 and abs(every.var() - 1) < 0.05
+    assert np.abs(np.corrcoef(every.T) - np.eye(8)).max() < 0.08
+
+
+FIXED = [-1.6969267, 1.3111161, 1.6197011]
+
+
+def test_samples_and_positions_in_one_axis():
+    assert [axis.role for axis in digests.activation_axes((4, 7, 3), 4)] == ["samples", "activation.0", "features"]
+    assert [axis.role for axis in digests.activation_axes((7, 4, 3), 4)] == ["activation.0", "samples", "features"]
+    flat = digests.activation_axes((28, 3), 4)
+    assert [(axis.role, axis.count) for axis in flat] == [("samples", 4), ("activation.0", 7), ("features", 3)]
+    assert [axis.role for axis in digests.activation_axes((7, 3), 4)] == ["activation.0", "features"]
+    assert digests.activation_axes((), 4) == ()
+
+
+def test_contents_of_samples_whatever_their_types():
+    ids = np.arange(6).reshape(3, 2)
+    one, columns = digests.hash_rows([("ids", ids.astype(np.int32)), ("x", np.ones((3, 1), np.float64))], 3)
+    two, others = digests.hash_rows([("ids", ids), ("x", np.ones((3, 1), np.float32))], 3)
+    assert one.tolist() == two.tolist() and columns == others and len(set(one.tolist())) == 3
+    turned, same = digests.hash_rows([("ids", ids[::-1]), ("x", np.ones((3, 1)))], 3)
+    assert turned.tolist() == one.tolist()[::-1] and same == columns, "columns do not depend on the order"
+    other, changed = digests.hash_rows([("ids", ids + (ids == 5)), ("x", np.ones((3, 1)))], 3)
+    assert other.tolist()[:2] == one.tolist()[:2] and other[2] != one[2] and changed["ids"] != columns["ids"]
+
+
+# -- files
+
+
+@pytest.fixture(scope="module")
+def a_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("traced")
+    args = TrainingArguments(
+        str(folder), trace_steps="0", report_to="none", save_strategy="no", max_steps=1, device="cpu", disable_tqdm=True
+    )
+    Trainer(kit_module("torch").Kit().classifier(), args, train_dataset=rows(24)).train()
+    return trace_file.path_of(folder, 0)
+
+
+def test_files_that_were_cut_off_or_changed(a_file, tmp_path):
+    content = a_file.read_bytes()
+    target = tmp_path / "trace" / "step-000000.json"
+    target.parent.mkdir()
+
+    def read(data, name=None):
+        path = target if name is None else target.with_name(name)
+        path.write_bytes(data)
+        return trace_file.read(path, digests.VERSION)
+
+    assert read(content).step == 0
+    for cut in (0, 1, len(content) // 2, len(content) - 1):
+        with pytest.raises(CheckpointError, match="checksum|cannot be read"):
+            read(content[:cut])
+    with pytest.raises(CheckpointError, match="checksum"):
+        read(content.replace(b'"bad":0', b'"bad":1', 1))
+    with pytest.raises(CheckpointError, match="renamed"):
+        read(content, "step-000001.json")
+    data = json.loads(content.splitlines()[0])
+    for change, message in HOSTILE:
+        wrong = json.loads(json.dumps(data))
+        change(wrong)
+        body = json.dumps(wrong).encode()
+        with pytest.raises(CheckpointError, match=message):
+            read(body + b"\n" + trace_file._checksum(body) + b"\n")
+    with pytest.raises(CheckpointError, match="other random factors"):
+        trace_file.read(a_file, digests.VERSION + 1)
+
+
+def _set(path, value):
+    def change(data):
+        *parents, last = path
+        for key in parents:
+            data = data[key]
+        data[last] = value
+
+    return change
+
+
+HOSTILE = [
+    (_set(["version"], 99), "version 99"),
+    (_set(["records", 0, "norm"], float("nan")), "norm"),
+    (_set(["records", 0, "projections"], [1.0]), "projections"),
+    (_set(["records", 0, "projections", 2], float("inf")), "projections"),
+    (_set(["records", 0, "kind"], "other"), "kind"),
+    (_set(["records", 0, "rounding"], -1), "rounding"),
+    (_set(["records", 0, "shape"], [-1]), "shape"),
+    (_set(["records", 0, "name"], "x" * 1000), "name"),
+    (_set(["records", 0, "extra"], 1), "unknown field"),
+    (_set(["step"], "0"), "step"),
+    (_set(["samples"], ["zz"]), "samples"),
+    (lambda data: data["records"].append(data["records"][0]), "twice"),
+    (lambda data: data.pop("records"), "no records"),
+]
+
+
+# -- arguments
+
+
+@pytest.mark.parametrize("value", ["a", "3-1", "-1", "1-", True, 1.5, "0-20000"])
+def test_steps_that_are_none(arguments, value):
+    with pytest.raises(ArgumentError, match="trace_steps"):
+        arguments(trace_steps=value)
+
+
+def test_what_cannot_be_recorded(arguments):
+    model = kit_module("torch").Kit().classifier()
+    with pytest.raises(UnsupportedError, match="torch_compile"):
+        Trainer(model, arguments(trace_steps="0", torch_compile=True), train_dataset=rows(8))
+
+
+def test_a_step_that_never_comes_is_told(traced, caplog):
+    traced(max_steps=1, trace_steps="7")
+    assert "nothing was recorded" in caplog.text
+
+
+def test_an_override_is_not_called_twice_unless_it_is_named(backend, trained, tmp_path):
+    calls = []
+
+    class Own(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            calls.append(1)
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    options = {"max_steps": 1, "per_device_train_batch_size": 8, "trace_steps": "0", "trainer_class": Own}
+    trainer = trained(backend.classifier(), rows(24), output_dir=tmp_path / "one", **options)
+    once = len(calls)
+    assert not recorded(trainer, 0).has_rounding
+    trainer = trained(
+        backend.classifier(), rows(24), output_dir=tmp_path / "two", replay_overrides="compute_loss", **options
+    )
+    assert len(calls) == once * 4 and recorded(trainer, 0).has_rounding
