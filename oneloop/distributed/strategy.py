@@ -70,8 +70,12 @@ class Strategy:
 
     # -- the model and its optimizer
 
+    def divide(self, model: Any) -> None:
+        """Divide the weights of a model in place, along axes that keep the batch whole; called first when a model is
+        set, before it is moved to the device."""
+
     def broadcast_weights(self, model: Any) -> None:
-        """Broadcast the main process's weights; called first when a model is set."""
+        """Broadcast the main process's weights; called when a model is set, and on its device."""
 
     def wrap(self, model: Any) -> Any:
         """Wrap the model for training, as training_step calls it. Weights are loaded; there is no optimizer yet."""

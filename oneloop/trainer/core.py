@@ -194,6 +194,7 @@ class Core:
 
     def _place_model(self) -> None:
         trainer = self.trainer
+        self.strategy.divide(trainer.model)
         if trainer.args.place_model_on_device:
             placed = trainer._move_model_to_device(trainer.model, trainer.args.device)
             trainer.model = trainer.model if placed is None else placed  # an override may return nothing

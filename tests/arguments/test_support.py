@@ -277,6 +277,7 @@ def test_several_processes_are_refused_where_no_backend_runs_them(monkeypatch):
 # -- what dividing state cannot be together with
 
 CONFIG = {"zero_optimization": {"stage": 2}}
+TENSOR = {"tensor_parallel_size": 2}
 DIVIDED = [
     ({"sharding": "stage2", "auto_find_batch_size": True}, ["sharding='stage2'", "out of memory"]),
     ({"fsdp": "full_shard", "bf16_full_eval": True}, ["fsdp='full_shard'", "bf16=True"]),
@@ -302,6 +303,16 @@ DIVIDED = [
     ({"deepspeed": CONFIG, "nonfinite": "skip"}, ["nonfinite='stop'"]),
     ({"deepspeed": CONFIG, "loss_spike": "rollback"}, ["loss_spike='warn'"]),
     ({"deepspeed": CONFIG, "auto_find_batch_size": True}, ["per_device_train_batch_size"]),
+    (TENSOR | {"sharding": "stage1"}, ["sharding='stage1'", "whole parameters", '"stage3"']),
+    (TENSOR | {"sharding": "stage3 offload"}, ["sharding='stage3 offload'", "the host"]),
+    (TENSOR | {"deepspeed": CONFIG}, ["deepspeed=", "the batch over all processes"]),
+    (TENSOR | {"torch_compile": True}, ["torch_compile=True", "not compiled"]),
+    (TENSOR | {"jit_mode_eval": True}, ["jit_mode_eval=True", "not compiled"]),
+    (TENSOR | {"auto_find_batch_size": True}, ["auto_find_batch_size=True", "out of memory"]),
+    (TENSOR | {"fp16_full_eval": True}, ["fp16_full_eval=True", "bf16=True"]),
+    (TENSOR | {"bf16_full_eval": True}, ["bf16_full_eval=True", "bf16=True"]),
+    (TENSOR | {"ema_decay": 0.9}, ["ema_decay=0.9", "whole weights"]),
+    (TENSOR | {"optim": "muon"}, ["optim='muon'", "whole matrices"]),
 ]
 
 

@@ -314,8 +314,8 @@ class Counted:
     """Bytes of tensors that this process reads from files while it is in use."""
 
     def __enter__(self):
-        self.bytes, self._kept = 0, (shards.Stored.rows, shards.Stored.full_tensor)
-        shards.Stored.rows, shards.Stored.full_tensor = map(self._counting, self._kept)
+        self.bytes, self._kept = 0, (shards.Stored.box, shards.Stored.full_tensor)
+        shards.Stored.box, shards.Stored.full_tensor = map(self._counting, self._kept)
         return self
 
     def _counting(self, function):
@@ -327,7 +327,7 @@ class Counted:
         return read
 
     def __exit__(self, *_):
-        shards.Stored.rows, shards.Stored.full_tensor = self._kept
+        shards.Stored.box, shards.Stored.full_tensor = self._kept
 
 
 @case

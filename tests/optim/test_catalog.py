@@ -78,8 +78,8 @@ def test_what_cannot_be_sharded_is_refused_by_row():
         if unsupported.argument == "optim" and "sharding" in unsupported.value_text
     ]
     assert shown == [
-        "muon, with sharding stage2, stage3 or deepspeed",
-        "galore_adamw, galore_adafactor, apollo_adamw, with sharding or deepspeed",
+        "muon, with sharding stage2, stage3, tensor_parallel_size or deepspeed",
+        "galore_adamw, galore_adafactor, apollo_adamw, with sharding, tensor_parallel_size or deepspeed",
     ]
 
 

@@ -127,6 +127,13 @@ def encoder_parameters(model: nn.Module) -> set[nn.Parameter]:
     return {p for encoder in encoders(model).values() for p in encoder.parameters()}
 
 
+def lora_layers(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """The layers that LoRA has put into a layer: lora_A or lora_B, and the name of the adapter."""
+    for part in ("lora_A", "lora_B"):
+        layers = module._modules.get(part)
+        yield from ((part, name) for name in (layers or nn.ModuleDict())._modules)
+
+
 def names_in_files(model: Any) -> set[str]:
     """Names of all tensors that can be restored from the files of the adapters."""
     found = {name for adapter in stored(model) for name in keys_of(model, adapter).values()}

@@ -19,10 +19,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ...distributed.heartbeat import Heartbeat, ranks_on_this_machine
-from ...distributed.mesh import SINGLE, Mesh, derive_strategy
+from ...distributed.mesh import SINGLE, TENSOR, Mesh, derive_strategy
 from ...distributed.strategy import Strategy
 from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError
@@ -275,7 +276,7 @@ class SingleProcessStrategy(Strategy):
 
 
 # What this framework adds to a strategy for an axis: the module of this folder, with `derive(strategy)`.
-AXIS_MODULES: dict[str, str] = {}
+AXIS_MODULES: dict[str, str] = {TENSOR: "tensor_parallel"}
 
 
 def _derivation(module: str) -> Callable[[type], type]:
@@ -294,6 +295,11 @@ def strategy(args: Any, processes: ProcessGroup, mesh: Mesh) -> SingleProcessStr
 
 
 # -- tensors between processes
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The local part of a tensor that is divided, as a plain tensor on the same memory; others as they are."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _buckets(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
@@ -319,8 +325,9 @@ def _send(tensors: Iterable[torch.Tensor], exchange: Callable[[torch.Tensor], No
 def from_main(values: list[torch.Tensor], group: ProcessGroup) -> None:
     """Broadcast the values of the first process of a group."""
     source = getattr(group, "first", 0)
+    parts = [local(v) for v in values]
     with torch.no_grad():
-        _send((v for v in values if v.numel()), lambda flat: dist.broadcast(flat, src=source, group=group.handle))
+        _send((v for v in parts if v.numel()), lambda flat: dist.broadcast(flat, src=source, group=group.handle))
 
 
 NO_GRADIENT, DENSE, SPARSE = 0, 1, 2
@@ -346,12 +353,17 @@ def average(parameters: list[nn.Parameter], group: ProcessGroup) -> None:
             continue
         if p.grad is None:
             p.grad = torch.zeros_like(p)
-        dense.append(p.grad)
+        dense.append(local(p.grad))
 
     def exchange(flat: torch.Tensor) -> None:
         dist.all_reduce(flat.mul_(1.0 / group.size), group=group.handle)  # in this order, as in DDP, for equal bits
 
     _send(dense, exchange)
+
+
+def add_up(gradients: list[torch.Tensor], group: ProcessGroup) -> None:
+    """The sum of gradients, of which each process of a group has a part, in place."""
+    _send([local(g) for g in gradients], lambda flat: dist.all_reduce(flat, group=group.handle))
 
 
 def gather(value: Any, processes: ProcessGroup) -> Any:

@@ -12,8 +12,7 @@ the processes form groups of that size, each with a complete copy, and gradients
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ from .._common import optimizer_checks as checks
 from .._common.helpers import joined_groups
 from . import adapters, shards, weights, wrap_policy
 from .ddp import DataParallelStrategy
+from .divided_state import DividedState
 from .models import base_of, is_adapter, unwrap
 from .parallel import SingleProcessStrategy, average, from_main
 
@@ -145,15 +145,13 @@ class _DropGradient(torch.autograd.Function):
         return torch.zeros_like(gradients[0])
 
 
-class FSDPStrategy(DataParallelStrategy):
+class FSDPStrategy(DividedState, DataParallelStrategy):
     """Stages 2 and 3: FSDP2 shards every parameter by rows, with its gradient and its optimizer state.
 
     The model stays sharded when training ends: its parameters are DTensors, and save_model gathers them.
     """
 
     forward_is_collective = True
-    is_sharded = True
-    loads_sharded = True
 
     def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh) -> None:
         super().__init__(args, processes, mesh)
@@ -273,9 +271,6 @@ class FSDPStrategy(DataParallelStrategy):
             self.plain = outside
         return False
 
-    def local(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [shards.local(g) for g in gradients]
-
     def norm(self, gradients: list[torch.Tensor], spread_to: torch.device | None = None) -> torch.Tensor:
         """`gradients` are local shards; each row of a sharded one is in exactly one process of a copy."""
         whole = {id(p.grad) for p in self.plain if p.grad is not None}
@@ -289,21 +284,6 @@ class FSDPStrategy(DataParallelStrategy):
         if alike:
             total = total + super().norm(alike, spread_to).float() ** 2
         return total.sqrt()
-
-    def unscale(self, scaler: Any, optimizer: Any) -> None:
-        scaler._unscale_grads_ = self._unscale_local
-        scaler.unscale_(optimizer)
-
-    def _unscale_local(self, optimizer: Any, inverse: torch.Tensor, found: torch.Tensor, allow_fp16: bool) -> Any:
-        """Unscale local gradients as GradScaler does: its kernel does not accept a mixture of sharded and other
-        tensors."""
-        of_type: dict[torch.dtype, list[torch.Tensor]] = {}
-        for gradient in self.local([p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]):
-            of_type.setdefault(gradient.dtype, []).append(gradient)
-        for gradients in of_type.values():
-            torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
-        dist.all_reduce(found, op=dist.ReduceOp.MAX)
-        return {found.device: found}
 
     # -- evaluations
 
@@ -335,56 +315,8 @@ class FSDPStrategy(DataParallelStrategy):
                 unit.set_reshard_after_forward(unit is not self.root, recurse=False)
             unit.reshard()
 
-    # -- checkpoints
-
-    def model_tensors(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
-        if not is_sharded_model(model):
-            return super().model_tensors(model)
-        tensors, tied = shards.model_tensors(model)
-        return shards.gather_full(tensors, self.args.should_save), tied
-
-    def local_model_tensors(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
-        tensors, tied = shards.model_tensors(model)
-        return shards.gather_to_owner(tensors, shards.owners(model, self._writers())), tied
-
-    def load_tensors(self, path: Path) -> dict[str, Any]:
-        return (
-            shards.stored(path) if self.root is not None and is_sharded_model(self.root) else super().load_tensors(path)
-        )
-
-    def load_model(self, model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
-        if is_sharded_model(model):
-            shards.load_model(model, tensors, tied, source)
-        else:
-            super().load_model(model, tensors, tied, source)
-
-    def adapter_tensors(self, model: nn.Module) -> dict[str, Any] | None:
-        if not is_sharded_model(model):
-            return super().adapter_tensors(model)
-        base = unwrap(model)
-        names, own = {*adapters.names_in_files(base), *adapters.names_of_rest(base)}, base.state_dict()
-        return shards.gather_full({name: own[name] for name in own if name in names}, self.args.should_save)
-
-    def load_adapter(self, model: nn.Module, directory: Path) -> None:
-        weights.load_adapter(model, directory, shards.shard_like if is_sharded_model(model) else None)
-
-    def optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-        tensors, data = weights.optimizer_state(optimizer, model)
-        return shards.gather_full(tensors, self.args.should_save), data
-
-    def local_optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-        tensors, data = weights.optimizer_state(optimizer, model)
-        return shards.gather_to_owner(tensors, shards.owners(model, self._writers())), data
-
-    def load_optimizer(self, optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:
-        names = weights.optimizer_names(optimizer, model)
-        own = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
-        parts = {key: shards.shard_like(own.get(key.rsplit(":", 1)[0]), value) for key, value in tensors.items()}
-        weights.load_optimizer(optimizer, model, parts, data, source)
-
-    def _writers(self) -> Sequence[int]:
-        """The ranks of the first copy, which write it."""
-        return self.mesh.ranks_along(SHARD, rank=0)
+    def is_divided(self, model: nn.Module) -> bool:
+        return is_sharded_model(model)
 
 
 def is_sharded_model(model: nn.Module) -> bool:

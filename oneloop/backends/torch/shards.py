@@ -1,6 +1,8 @@
-"""Tensors that are sharded by rows: gathered, sharded, and read from files.
+"""Tensors that are divided over processes: gathered, divided, and read from files.
 
-FSDP2 shards by rows: with n processes each has ceil(rows / n) of them, the last ones fewer or none.
+Each process has a *box* of a tensor: a range of every dim. FSDP2 divides by rows, tensor parallelism by rows or
+columns: of n processes each has ceil(size / n) of them, the last ones fewer or none. Where both divide the rows, FSDP2
+divides those that tensor parallelism has left; its placement is then a _StridedShard.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,20 +13,17 @@ import torch
 import torch.distributed as dist
 from safetensors import safe_open
 from torch import nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from ...distributed.collectives import ProcessGroup
-from ...errors import CheckpointError
+from ...errors import CheckpointError, ModelError
 from ...formats.safetensors_io import read_header
 from .._common.helpers import check_names_and_shapes
 from .models import unwrap
+from .parallel import local
 
 AT_ONCE = 64 * 2**20  # bytes in flight before waiting
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The local rows, as a plain tensor on the same memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -58,56 +57,123 @@ def gather_full(tensors: dict[str, torch.Tensor], keep: bool) -> dict[str, torch
     return found
 
 
+# -- boxes
+
+Box = tuple[slice, ...]
+
+
+def box_of(tensor: DTensor, rank: int | None = None) -> Box:
+    """The box of this process, or of another one that is in the mesh of the tensor."""
+    mesh = tensor.device_mesh
+    place = mesh.get_coordinate() if rank is None else (mesh.mesh == rank).nonzero()[0].tolist()
+    box = [slice(0, size) for size in tensor.shape]
+    placements: list[Any] = list(enumerate(tensor.placements))
+    for axis, placement in sorted(placements, key=lambda each: _is_strided(each[1])):
+        if isinstance(placement, Shard) or _is_strided(placement):
+            dim = placement.dim % len(box)
+            box[dim] = _part(box[dim], mesh.size(axis), place[axis])
+        elif not isinstance(placement, Replicate):
+            raise ModelError(f"a tensor of shape {tuple(tensor.shape)} is divided as {placement}, which is not stored")
+    return tuple(box)
+
+
+def _is_strided(placement: Any) -> bool:
+    """Whether it divides what a later axis of the mesh has divided before."""
+    return isinstance(placement, _StridedShard)
+
+
+def _part(whole: slice, parts: int, index: int) -> slice:
+    count = whole.stop - whole.start
+    step = -(-count // parts)
+    return slice(whole.start + min(index * step, count), whole.start + min((index + 1) * step, count))
+
+
+def _is_empty(box: Box) -> bool:
+    return any(part.start >= part.stop for part in box)
+
+
+def _copy_of(tensor: DTensor) -> list[int]:
+    """The ranks that have the copy of this process together, the first of its boxes first."""
+    mesh, place = tensor.device_mesh, tensor.device_mesh.get_coordinate()
+    assert place is not None
+    ranks = mesh.mesh
+    for axis in reversed(range(mesh.ndim)):
+        if isinstance(tensor.placements[axis], Replicate):
+            ranks = ranks.select(axis, place[axis])
+    return ranks.reshape(-1).tolist()
+
+
 # -- each tensor gathered in one process
-
-
-def owners(model: nn.Module, writers: Sequence[int]) -> dict[str, int]:
-    """Which of these ranks writes a parameter and its state: consecutive ones, and about the same bytes for each."""
-    return assign_writers({name: p.numel() * p.element_size() for name, p in unwrap(model).named_parameters()}, writers)
 
 
 def assign_writers(sizes: dict[str, int], writers: Sequence[int]) -> dict[str, int]:
     """The rank that writes each name, by the bytes of all."""
+    return {name: _writer_at(place, writers) for name, place in _places(sizes).items()}
+
+
+def _places(sizes: dict[str, int]) -> dict[str, float]:
+    """Where each name is among the bytes of all, from 0 to 1."""
     total, start, found = sum(sizes.values()) or 1, 0, {}
     for name, size in sizes.items():
-        found[name] = writers[min(len(writers) - 1, int((start + size / 2) * len(writers) / total))]
+        found[name] = (start + size / 2) / total
         start += size
     return found
 
 
-def gather_to_owner(tensors: dict[str, torch.Tensor], owner_of: dict[str, int]) -> dict[str, torch.Tensor]:
-    """The tensors that this process writes, gathered from the rows of the others.
+def _writer_at(place: float, writers: Sequence[int]) -> int:
+    return writers[min(len(writers) - 1, int(place * len(writers)))]
+
+
+def gather_to_owner(
+    tensors: dict[str, torch.Tensor], model: nn.Module, writers: Sequence[int]
+) -> dict[str, torch.Tensor]:
+    """The tensors that this process writes, gathered from the boxes of the others. Of the writers, which have the first
+    copy of the model, each writes consecutive parameters and their state, and about the same bytes.
 
     A name may have a suffix after that of its parameter: `encoder.weight:exp_avg`. What belongs to no parameter is
     written by the main process. A collective of the first copy; further copies have nothing to send.
     """
+    places = _places({name: p.numel() * p.element_size() for name, p in unwrap(model).named_parameters()})
     me = dist.get_rank()
     found: dict[str, torch.Tensor] = {}
     for bunch in _chunks_of_tensors(tensors):
-        waiting = []
+        waiting: list[Any] = []
         for name, tensor in bunch:
-            owner = owner_of.get(name, owner_of.get(name.rsplit(":", 1)[0], 0))
+            place = places.get(name, places.get(name.rsplit(":", 1)[0], 0.0))
             if not isinstance(tensor, DTensor):
-                if me == owner:
+                if me == _writer_at(place, writers):
                     found[name] = tensor
                 continue
             ranks = _copy_of(tensor)
             if ranks[0] != 0:
                 continue
-            mine = local(tensor).contiguous()
-            if me != owner:
-                if mine.numel():
-                    waiting.append(dist.isend(mine, owner))
-                continue
-            target = found[name] = torch.empty(tensor.shape, dtype=mine.dtype, device=mine.device)
-            for rank, rows in zip(ranks, _rows(tensor.shape[0], len(ranks))):
-                if rank == me:
-                    target[rows] = mine
-                elif rows.start < rows.stop:
-                    waiting.append(dist.irecv(target[rows], rank))
-        for each in waiting:
-            each.wait()
+            owner = _writer_at(place, ranks)
+            if me == owner:
+                found[name] = _received(tensor, ranks, waiting)
+            elif not _is_empty(box_of(tensor)):
+                mine = local(tensor).contiguous()
+                waiting.append((dist.isend(mine, owner), mine, None))
+        for message, value, target in waiting:
+            message.wait()
+            if target is not None:
+                target.copy_(value)
     return found
+
+
+def _received(tensor: DTensor, ranks: list[int], waiting: list[Any]) -> torch.Tensor:
+    """A whole tensor, into which the messages that are added to `waiting` come."""
+    mine = local(tensor)
+    whole = torch.empty(tensor.shape, dtype=mine.dtype, device=mine.device)
+    for rank in ranks:
+        box = box_of(tensor, rank)
+        if rank == dist.get_rank():
+            whole[box] = mine
+        elif not _is_empty(box):
+            target = whole[box]
+            is_direct = target.is_contiguous()
+            value = target if is_direct else torch.empty_like(target, memory_format=torch.contiguous_format)
+            waiting.append((dist.irecv(value, rank), value, None if is_direct else target))
+    return whole
 
 
 def _chunks_of_tensors(tensors: dict[str, torch.Tensor]) -> Iterator[list[tuple[str, torch.Tensor]]]:
@@ -120,18 +186,6 @@ def _chunks_of_tensors(tensors: dict[str, torch.Tensor]) -> Iterator[list[tuple[
             yield bunch
             bunch, size = [], 0
     yield bunch
-
-
-def _copy_of(tensor: DTensor) -> list[int]:
-    """The ranks that have the rows of the copy of this process, in the order of the rows."""
-    mesh = tensor.device_mesh
-    ranks = mesh.mesh.reshape(-1, mesh.mesh.shape[-1]).tolist()
-    return next(copy for copy in ranks if dist.get_rank() in copy)
-
-
-def _rows(count: int, parts: int) -> list[slice]:
-    step = -(-count // parts)
-    return [slice(min(i * step, count), min((i + 1) * step, count)) for i in range(parts)]
 
 
 def broadcast_tensors(
@@ -150,7 +204,7 @@ def broadcast_tensors(
     return found
 
 
-# -- from files: of each tensor only the rows of this process
+# -- from files: of each tensor only the box of this process
 
 
 class Stored:
@@ -164,8 +218,8 @@ class Stored:
     def dim(self) -> int:
         return len(self.shape)
 
-    def rows(self, rows: slice) -> torch.Tensor:
-        return self._file.get_slice(self._name)[rows]
+    def box(self, box: Box) -> torch.Tensor:
+        return self._file.get_slice(self._name)[box]
 
     def full_tensor(self) -> torch.Tensor:
         return self._file.get_tensor(self._name)
@@ -181,20 +235,19 @@ def stored(path: Path) -> dict[str, Stored]:
         raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
 
 
-def _read(value: Any, rows: slice | None = None) -> torch.Tensor:
-    """Some rows, or all, of a tensor in a file or in memory."""
+def _read(value: Any, box: Box | None = None) -> torch.Tensor:
+    """A box, or all, of a tensor in a file or in memory."""
     if isinstance(value, Stored):
-        return value.full_tensor() if rows is None else value.rows(rows)
-    return value if rows is None else value[rows]
+        return value.full_tensor() if box is None or not box else value.box(box)
+    return value if box is None else value[box]
 
 
 def shard_like(owner: Any, value: Any) -> torch.Tensor:
-    """The shard of a complete tensor that this process has of its parameter; others are returned completely."""
+    """The part of a complete tensor that this process has of its parameter; others are returned completely."""
     if not isinstance(owner, DTensor) or value.shape != owner.shape or value.dim() == 0:
         return _read(value)
-    rows = _own_rows(owner)
     return DTensor.from_local(
-        _read(value, rows).to(owner.device, copy=True),
+        _read(value, box_of(owner)).to(owner.device, copy=True).contiguous(),
         owner.device_mesh,
         owner.placements,
         run_check=False,
@@ -203,14 +256,8 @@ def shard_like(owner: Any, value: Any) -> torch.Tensor:
     )
 
 
-def _own_rows(tensor: DTensor) -> slice:
-    assert isinstance(tensor.placements[-1], Shard) and tensor.placements[-1].dim == 0
-    copy = _copy_of(tensor)
-    return _rows(tensor.shape[0], len(copy))[copy.index(dist.get_rank())]
-
-
 def load_model(model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
-    """Copy the shard of this process of each weight; one error lists names and shapes that do not match."""
+    """Copy the part of this process of each weight; one error lists names and shapes that do not match."""
     own, own_tied = model_tensors(model)
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
     values |= {name: values[first] for name, first in own_tied.items() if first in values and name not in values}
@@ -218,4 +265,4 @@ def load_model(model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], 
     with torch.no_grad():
         for name, target in own.items():
             value = values[name]
-            local(target).copy_(_read(value, _own_rows(target) if isinstance(target, DTensor) else None))
+            local(target).copy_(_read(value, box_of(target) if isinstance(target, DTensor) else None))

@@ -2,6 +2,7 @@
 sharding."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from ...arguments import packages
@@ -69,12 +70,26 @@ def _with_deepspeed(with_what: str, when: Callable[[Any], bool], why: str, inste
     )
 
 
+def _with_tensor(
+    argument: str, with_what: str, when: Callable[[Any], bool], why: str, instead: str
+) -> UnsupportedValue:
+    """What layers that are divided cannot be combined with."""
+    return UnsupportedValue(
+        argument,
+        f"{with_what}, with tensor_parallel_size",
+        lambda args: args.tensor_parallel_size > 1 and when(args),
+        why,
+        instead,
+        section=Section.SHARDING,
+    )
+
+
 def _shards(args: Any) -> bool:
-    return world().size > 1 and bool(args.sharding or args.deepspeed)
+    return world().size > 1 and bool(args.sharding or args.deepspeed or args.tensor_parallel_size > 1)
 
 
 def _shards_weights(args: Any) -> bool:
-    return _shards(args) and (divides(args) or bool(args.deepspeed))
+    return world().size > 1 and (divides(args) or bool(args.deepspeed) or args.tensor_parallel_size > 1)
 
 
 UNSUPPORTED: tuple[UnsupportedValue, ...] = (
@@ -83,8 +98,10 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
         module="deepspeed", package="deepspeed", driven=True, section=Section.ENGINE,
     ),
     *(_packaged(optimizer) for optimizer in OPTIMIZERS.values() if optimizer.package),
-    _whole_matrices("stage1", "sharding stage2, stage3 or deepspeed", _shards_weights, 'sharding="stage1"'),
-    _whole_matrices("none", "sharding or deepspeed", _shards, "remove sharding"),
+    _whole_matrices(
+        "stage1", "sharding stage2, stage3, tensor_parallel_size or deepspeed", _shards_weights, 'sharding="stage1"'
+    ),
+    _whole_matrices("none", "sharding, tensor_parallel_size or deepspeed", _shards, "remove sharding"),
     *(unsupported_weight_average(name, _shards_weights, Section.SHARDING) for name in ("ema_decay", "swa_start")),
     _divided(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
@@ -94,6 +111,38 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
     _divided(
         "fp16_full_eval, bf16_full_eval", lambda args: args.fp16_full_eval or args.bf16_full_eval,
         "sharded weights keep their dtype", "bf16=True, which evaluates in half precision too",
+    ),
+    _with_tensor(
+        "sharding", "stage1", lambda args: "stage1" in args.sharding.split(), "its optimizer sends whole parameters",
+        'sharding="stage2" or "stage3"',
+    ),
+    _with_tensor(
+        "sharding", "offload", lambda args: "offload" in args.sharding.split(),
+        "state of layers that are divided is not moved to the host", "remove offload",
+    ),
+    _with_tensor(
+        "deepspeed", "any", lambda args: bool(args.deepspeed), "it divides the batch over all processes",
+        'sharding="stage2" or "stage3"',
+    ),
+    _with_tensor(
+        "torch_compile", "True", lambda args: args.torch_compile, "layers that are divided are not compiled",
+        "remove it",
+    ),
+    _with_tensor(
+        "jit_mode_eval", "True", lambda args: args.jit_mode_eval, "layers that are divided are not compiled",
+        "remove it",
+    ),
+    _with_tensor(
+        "auto_find_batch_size", "True", lambda args: args.auto_find_batch_size,
+        "all processes must run the same forward passes, so one that runs out of memory cannot repeat its own",
+        "a smaller per_device_train_batch_size with more gradient_accumulation_steps",
+    ),
+    *(
+        _with_tensor(
+            name, "True", attrgetter(name), "weights that are divided keep their dtype",
+            "bf16=True, which evaluates in half precision too",
+        )
+        for name in ("fp16_full_eval", "bf16_full_eval")
     ),
     _with_deepspeed("one process", lambda args: world().size == 1, "it shards state across processes", "torchrun"),
     _with_deepspeed("sharding", lambda args: bool(args.sharding), "both shard the state", "one of them"),

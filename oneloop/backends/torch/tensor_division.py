@@ -1,0 +1,283 @@
+"""Divide the layers of a model along the tensor axis, by a plan.
+
+A plan has names of layers, and how each is divided: {"layers.*.up": "colwise", "layers.*.down": "rowwise"}. The words
+are those of the plans that models have (`tp_plan`). torch's own styles do the work: weights become DTensors, and hooks
+around a layer turn its plain input into a DTensor and its output back.
+
+| style | weight | input | output |
+|---|---|---|---|
+| colwise | rows | whole | columns |
+| colwise_gather_output | rows | whole | whole |
+| rowwise | columns | columns | whole |
+| rowwise_split_input | columns | whole | whole |
+| embedding_rowwise | rows (words) | whole | whole |
+| embedding_colwise | columns | whole | whole |
+| replicated_with_grad_allreduce | whole | divided | divided: gradients are added up |
+| replicate | whole | whole | whole |
+
+What no plan mentions stays as it is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ...errors import ArgumentError, ModelError, UnsupportedError
+from .._common.helpers import preview
+from . import adapters
+from .models import base_of, is_adapter, unwrap
+
+COLWISE, ROWWISE = ("colwise",), ("rowwise",)
+GATHERED = ("colwise_gather_output", "colwise_rep")
+SPLITS_INPUT = ("rowwise_split_input", "rowwise_rep")
+SUMMED = "replicated_with_grad_allreduce"
+NOTHING = (SUMMED, "replicate")
+
+
+def _style(word: str) -> ParallelStyle:
+    if word in COLWISE:
+        return ColwiseParallel()
+    if word in GATHERED:
+        return ColwiseParallel(output_layouts=Replicate())
+    if word in ROWWISE:
+        return RowwiseParallel()
+    if word in SPLITS_INPUT:
+        return RowwiseParallel(input_layouts=Replicate())
+    if word == "embedding_rowwise":
+        return RowwiseParallel(input_layouts=Replicate())
+    return ColwiseParallel(output_layouts=Replicate())  # embedding_colwise
+
+
+KINDS: dict[str, type[nn.Module]] = {
+    **dict.fromkeys((*COLWISE, *GATHERED, *ROWWISE, *SPLITS_INPUT), nn.Linear),
+    **dict.fromkeys(("embedding_rowwise", "embedding_colwise"), nn.Embedding),
+}
+
+
+@dataclass
+class Division:
+    """What was divided in a model."""
+
+    styles: dict[str, str] = field(default_factory=dict)  # by the name of a layer
+    summed: set[str] = field(default_factory=set)  # whole parameters whose gradients are added up along the axis
+    # The parameters that replaced others, which nothing here keeps in memory.
+    swapped: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
+    columns: list[nn.Module] = field(default_factory=list)  # whose output is divided
+    rows: list[nn.Module] = field(default_factory=list)  # whose input is divided
+
+
+def is_divided(model: nn.Module) -> bool:
+    return any(isinstance(p, DTensor) for p in model.parameters())
+
+
+def styles_of(model: nn.Module, given: dict[str, str] | None, size: int) -> dict[str, str]:
+    """How each layer of a model will be divided over that many processes, by the given plan or by its own. An error for
+    what cannot be divided."""
+    base = base_of(model)
+    styles = _matched(base, _plan(base, given), given is not None)
+    if is_adapter(unwrap(model)):
+        styles = _with_adapters(base, styles)
+    _check(base, styles, size)
+    _check_ties(styles, _tied(base))
+    return styles
+
+
+def divide(model: nn.Module, mesh: DeviceMesh, given: dict[str, str] | None) -> Division:
+    """Divide the layers of a whole model in place."""
+    base, styles = base_of(model), styles_of(model, given, mesh.size())
+    tied, before = _tied(base), dict(model.named_parameters())
+    found, summed = Division(styles), list[nn.Parameter]()
+    for name, word in styles.items():
+        module = base.get_submodule(name)
+        if word == SUMMED:
+            summed += module.parameters(recurse=False)
+        elif word not in NOTHING:
+            parallelize_module(module, mesh, _style(word), src_data_rank=None)
+    _tie_again(base, tied)
+    after = dict(model.named_parameters())
+    found.summed = set(names_of(model, summed))
+    for name, p in before.items():
+        if after[name] is not p:
+            found.swapped[p] = after[name]
+    found.columns = [base.get_submodule(name) for name, word in styles.items() if word in COLWISE]
+    found.rows = [base.get_submodule(name) for name, word in styles.items() if word in ROWWISE]
+    return found
+
+
+# -- the plan
+
+
+def _plan(model: nn.Module, given: dict[str, str] | None) -> dict[str, str]:
+    """The one of the arguments, or that of the model."""
+    if given is not None:
+        return given
+    own: Any = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None)
+    if isinstance(own, dict) and own:
+        return own
+    raise ArgumentError(
+        f"{type(model).__name__} has no plan for tensor parallelism. Pass tensor_parallel_plan, with the names of its "
+        f'layers: {{"layers.*.up": "colwise", "layers.*.down": "rowwise"}}. It has {preview(_linear_names(model))}.'
+    )
+
+
+def _linear_names(model: nn.Module) -> list[str]:
+    names = (name for name, module in model.named_modules() if isinstance(module, nn.Linear))
+    return list(dict.fromkeys(".".join("*" if part.isdigit() else part for part in name.split(".")) for name in names))
+
+
+def _matched(model: nn.Module, plan: dict[str, str], is_given: bool) -> dict[str, str]:
+    """The style of each layer that the plan names. In a plan of the arguments each name has a layer; that of a model
+    may name layers that this one is without."""
+    styles: dict[str, str] = {}
+    names = [name for name, _ in model.named_modules() if name]
+    parameters = {name for name, _ in model.named_parameters()}
+    for pattern, word in plan.items():
+        matched = [name for name in names if _matches(name, pattern)]
+        if is_given and not matched:
+            raise ArgumentError(
+                f"tensor_parallel_plan[{pattern!r}] is the name of no layer of {type(model).__name__}, which has "
+                f"{preview(_linear_names(model))}."
+            )
+        if not matched and any(_matches(name, pattern) for name in parameters) and word not in NOTHING:
+            raise _unsupported(pattern, word)
+        styles |= dict.fromkeys(matched, word)
+    if not any(word not in NOTHING for word in styles.values()):
+        raise ArgumentError(
+            f"the plan for tensor parallelism divides no layer of {type(model).__name__}: {preview(list(plan))}. Its "
+            f"layers are {preview(_linear_names(model))}."
+        )
+    return styles
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a name is that of a pattern, in which * stands for one part."""
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(fnmatchcase(part, one) for part, one in zip(parts, wanted))
+
+
+def _with_adapters(model: nn.Module, styles: dict[str, str]) -> dict[str, str]:
+    """The layers inside of those that LoRA has wrapped. Of a colwise layer, A stays whole and B is divided as the
+    layer; of a rowwise one, A is divided as the layer and B stays whole."""
+    found: dict[str, str] = {}
+    for name, word in styles.items():
+        module = model.get_submodule(name)
+        if not hasattr(module, "base_layer"):
+            found[name] = word
+            continue
+        found[f"{name}.base_layer"] = word
+        for part, trained in adapters.lora_layers(module):
+            if word in ("embedding_rowwise", "embedding_colwise", *GATHERED, *SPLITS_INPUT):
+                raise UnsupportedError(
+                    f"{name} is divided ({word}) and has an adapter, which is not supported with "
+                    "tensor_parallel_size. Leave this layer out of the adapter's target_modules."
+                )
+            divided = "lora_B" if word in COLWISE else "lora_A"
+            if part == divided:
+                found[f"{name}.{part}.{trained}"] = word
+    return found
+
+
+# -- checks
+
+
+def _unsupported(name: str, word: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the plan for tensor parallelism has {word!r} for {name}, which is not supported. Supported are "
+        f"{', '.join((*KINDS, *NOTHING))}. Pass a tensor_parallel_plan without this layer, which then stays whole."
+    )
+
+
+def _check(model: nn.Module, styles: dict[str, str], size: int) -> None:
+    for name, word in styles.items():
+        module: Any = model.get_submodule(name)
+        if word in NOTHING:
+            continue
+        if word not in KINDS:
+            raise _unsupported(name, word)
+        if not isinstance(module, KINDS[word]):
+            raise UnsupportedError(
+                f"{name} cannot be divided ({word}): it is a {type(module).__name__}, and expected is a "
+                f"{KINDS[word].__name__}. Leave it out of tensor_parallel_plan."
+            )
+        if word in COLWISE:
+            _check_divisible(name, "out_features", module.out_features, size)
+            _check_heads(model, name, module.out_features, size)
+        if word in ROWWISE or word in SPLITS_INPUT:
+            _check_divisible(name, "in_features", module.in_features, size)
+        if word == "embedding_colwise":
+            _check_divisible(name, "embedding_dim", module.embedding_dim, size)
+        if getattr(module, "sparse", False):
+            raise UnsupportedError(f"{name}: sparse gradients cannot be divided. Create it with sparse=False.")
+        if any(True for _ in module.named_children()) or torch.nn.utils.parametrize.is_parametrized(module):
+            raise UnsupportedError(f"{name} has further layers or parametrizations inside, and cannot be divided")
+
+
+def _check_divisible(name: str, what: str, number: int, size: int) -> None:
+    if number % size:
+        raise ArgumentError(
+            f"{name} has {what}={number}, which tensor_parallel_size={size} does not divide. Use a divisor of {number}."
+        )
+
+
+def _check_heads(model: nn.Module, name: str, width: int, size: int) -> None:
+    """A head is not divided. Attention has its width under one of these names."""
+    parent: Any = model.get_submodule(name.rpartition(".")[0])
+    if name.endswith(".base_layer") or ".lora_B." in name:
+        parent = model.get_submodule(name.split(".base_layer")[0].split(".lora_B.")[0].rpartition(".")[0])
+    for attribute in ("head_dim", "attention_head_size"):
+        of_head = getattr(parent, attribute, None)
+        if isinstance(of_head, int) and of_head > 0 and width % of_head == 0 and (width // of_head) % size:
+            raise ArgumentError(
+                f"{name} has {width // of_head} heads, which tensor_parallel_size={size} does not divide. Use a "
+                f"divisor of {width // of_head}."
+            )
+
+
+# -- tied weights
+
+
+def _tied(model: nn.Module) -> list[list[str]]:
+    """The names of parameters that are the same."""
+    names: dict[int, list[str]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(p), []).append(name)
+    return [group for group in names.values() if len(group) > 1]
+
+
+_DIVIDED_DIM = {
+    **dict.fromkeys((*COLWISE, *GATHERED, "embedding_rowwise"), 0),
+    **dict.fromkeys((*ROWWISE, *SPLITS_INPUT, "embedding_colwise"), 1),
+}
+
+
+def _check_ties(styles: dict[str, str], tied: list[list[str]]) -> None:
+    for names in tied:
+        dims = {name: _DIVIDED_DIM.get(styles.get(name.rpartition(".")[0], "")) for name in names}
+        if len(set(dims.values())) > 1:
+            how = ", ".join(f"{name} ({styles.get(name.rpartition('.')[0], 'whole')})" for name in names)
+            raise ModelError(
+                f"tied weights would part: {how}. Divide all of them by the same dim in tensor_parallel_plan, such as "
+                '"embedding_rowwise" with "colwise_gather_output", or none.'
+            )
+
+
+def _tie_again(model: nn.Module, tied: list[list[str]]) -> None:
+    for first, *others in tied:
+        owner, _, last = first.rpartition(".")
+        shared = model.get_submodule(owner)._parameters[last]
+        for name in others:
+            owner, _, last = name.rpartition(".")
+            model.get_submodule(owner)._parameters[last] = shared
+
+
+def names_of(model: nn.Module, parameters: list[nn.Parameter]) -> Iterator[str]:
+    wanted = {id(p) for p in parameters}
+    return (name for name, p in model.named_parameters() if id(p) in wanted)
