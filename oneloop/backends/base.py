@@ -78,6 +78,9 @@ class Models(Protocol):
     def base_of(self, model: Any) -> Any:
         """The user's model without wrappers and adapters: the one whose forward has the names of the inputs."""
 
+    def tensor_parallel_size(self, model: Any) -> int:
+        """The number of processes over which its layers are divided already; 1 for a whole model."""
+
     def config_of(self, model: Any) -> Any:
         """The model's configuration object, or None."""
 

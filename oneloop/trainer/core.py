@@ -333,6 +333,7 @@ def create(trainer: "Trainer", model: Any, model_init: Any) -> Core:
     else:
         trainer.model = trainer.call_model_init()
     backend = loading.of_model(trainer.model)
+    setup.adopt_layout(args, trainer.model, backend)
     setup.bind(args, backend)
     core = install(trainer, backend.NAME)
     core.memory.start("init", core.backend, args.device)

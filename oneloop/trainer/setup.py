@@ -81,6 +81,19 @@ def bind(args: Any, backend: Any) -> None:
         backend.devices.allow_tf32(args.tf32)
 
 
+def adopt_layout(args: Any, model: Any, backend: "Backend") -> None:
+    """A model that was divided when it was loaded sets tensor_parallel_size."""
+    size = backend.models.tensor_parallel_size(model)
+    if size == 1 or size == args.tensor_parallel_size:
+        return
+    if args.tensor_parallel_size > 1:
+        raise ArgumentError(
+            f"tensor_parallel_size={args.tensor_parallel_size}, but the layers of the model are divided over {size} "
+            f"processes already. Remove the argument, or load the model whole."
+        )
+    args.tensor_parallel_size = size
+
+
 def strategy(args: Any, backend: "Backend", processes: ProcessGroup, mesh: Mesh) -> Strategy:
     """The distributed strategy; a backend that supports one process only needs no module `parallel`."""
     if backend.parallel is not None:

@@ -36,6 +36,11 @@ def base_of(model: Any) -> nn.Cell:
     return unwrap(model)
 
 
+def tensor_parallel_size(model: Any) -> int:
+    """The number of processes over which its layers are divided already: one, since models arrive whole."""
+    return 1
+
+
 def config_of(model: Any) -> Any:
     """The model's configuration object, or None."""
     return getattr(unwrap(model), "config", None)

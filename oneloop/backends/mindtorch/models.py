@@ -28,6 +28,7 @@ from ..torch.models import (
     num_parameters,
     restore_mode,
     shifts_labels,
+    tensor_parallel_size,
     train_mode,
     unwrap,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "restore_values",
     "guess_label_shift",
     "shifts_labels",
+    "tensor_parallel_size",
     "to_half",
     "train_mode",
     "unwrap",

@@ -50,6 +50,11 @@ def base_of(model: nn.Layer) -> Any:
     return model.model if is_adapter(model) else model
 
 
+def tensor_parallel_size(model: Any) -> int:
+    """The number of processes over which its layers are divided already: one, since models arrive whole."""
+    return 1
+
+
 def config_of(model: nn.Layer) -> Any:
     """The model's configuration object, or None."""
     return getattr(unwrap(model), "config", None)

@@ -1,6 +1,7 @@
 """The functions on models that the core uses."""
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -46,6 +47,15 @@ def base_of(model: nn.Module) -> nn.Module:
     """The user's model without wrappers and adapters: the one whose forward has the names of the inputs."""
     model = unwrap(model)
     return model.get_base_model() if is_wrapped(model) else model
+
+
+def tensor_parallel_size(model: nn.Module) -> int:
+    """The number of processes over which its layers are divided already; 1 for a whole model."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return 1
+    from . import tensor_division  # it imports this module
+
+    return tensor_division.size_of(model)
 
 
 def config_of(model: nn.Module) -> Any:

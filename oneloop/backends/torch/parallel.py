@@ -19,7 +19,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ...distributed.heartbeat import Heartbeat, ranks_on_this_machine
@@ -299,7 +298,8 @@ def strategy(args: Any, processes: ProcessGroup, mesh: Mesh) -> SingleProcessStr
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The local part of a tensor that is divided, as a plain tensor on the same memory; others as they are."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    to_local: Any = getattr(tensor, "to_local", None)  # DTensors have it; importing them takes a while
+    return tensor if to_local is None else to_local()
 
 
 def _buckets(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:

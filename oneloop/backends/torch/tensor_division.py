@@ -18,6 +18,7 @@ around a layer turn its plain input into a DTensor and its output back.
 What no plan mentions stays as it is.
 """
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -30,6 +31,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ...distributed.mesh import DATA, SHARD, TENSOR
 from ...errors import ArgumentError, ModelError, UnsupportedError
 from .._common.helpers import preview
 from . import adapters
@@ -74,8 +76,28 @@ class Division:
     rows: list[nn.Module] = field(default_factory=list)  # whose input is divided
 
 
+_divisions: weakref.WeakKeyDictionary[nn.Module, Division] = weakref.WeakKeyDictionary()
+
+
 def is_divided(model: nn.Module) -> bool:
     return any(isinstance(p, DTensor) for p in model.parameters())
+
+
+def known_division(model: nn.Module) -> Division | None:
+    """How a model was divided here, also for another Trainer."""
+    return _divisions.get(base_of(model))
+
+
+def size_of(model: nn.Module) -> int:
+    """The number of processes over which the layers of a model are divided; 1 for a whole one."""
+    for p in model.parameters():
+        if isinstance(p, DTensor):
+            names = p.device_mesh.mesh_dim_names
+            if names is None or (len(names) == 1 and names[0] not in (DATA, SHARD)):
+                return p.device_mesh.size()
+            if TENSOR in names:
+                return p.device_mesh[TENSOR].size()
+    return 1
 
 
 def styles_of(model: nn.Module, given: dict[str, str] | None, size: int) -> dict[str, str]:
@@ -102,6 +124,7 @@ def divide(model: nn.Module, mesh: DeviceMesh, given: dict[str, str] | None) -> 
         elif word not in NOTHING:
             parallelize_module(module, mesh, _style(word), src_data_rank=None)
     _tie_again(base, tied)
+    _divisions[base] = found
     after = dict(model.named_parameters())
     found.summed = set(names_of(model, summed))
     for name, p in before.items():
@@ -110,6 +133,45 @@ def divide(model: nn.Module, mesh: DeviceMesh, given: dict[str, str] | None) -> 
     found.columns = [base.get_submodule(name) for name, word in styles.items() if word in COLWISE]
     found.rows = [base.get_submodule(name) for name, word in styles.items() if word in ROWWISE]
     return found
+
+
+# -- models that arrive divided
+
+
+def take_over(model: nn.Module, mesh: DeviceMesh) -> bool:
+    """Put the parts of a model that was divided when it was loaded onto this mesh, and remove what its loader has put
+    around its layers, so that divide() finishes it. False if somebody else has divided it, whose hooks are kept."""
+    base, parts = base_of(model), {}
+    ranks = mesh.mesh.flatten().tolist()
+    for name, p in base.named_parameters():
+        if not isinstance(p, DTensor):
+            continue
+        if p.device_mesh.ndim > 1 or p.device_mesh.mesh.flatten().tolist() != ranks:
+            raise ModelError(
+                f"{name} is divided over the ranks {p.device_mesh.mesh.tolist()}, but the tensor axis has {ranks}. "
+                "Divide the model along one axis when loading it, and shard it by the argument sharding."
+            )
+        parts[name] = p
+    layers = [layer for layer in base.modules() if _is_wrapped_by_loader(layer)]
+    if not layers:
+        return False
+    for layer in layers:
+        del layer.__dict__["forward"]
+    tied = _tied(base)
+    for name, p in parts.items():
+        part = DTensor.from_local(
+            p.to_local().detach(), mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride()
+        )
+        owner, _, last = name.rpartition(".")
+        base.get_submodule(owner)._parameters[last] = nn.Parameter(part, p.requires_grad)
+    _tie_again(base, tied)
+    return True
+
+
+def _is_wrapped_by_loader(layer: nn.Module) -> bool:
+    """Whether its forward was replaced by that of a loader that divides models."""
+    own = vars(layer).get("forward")
+    return getattr(own, "__module__", "").endswith(".distributed.tensor_parallel")
 
 
 # -- the plan

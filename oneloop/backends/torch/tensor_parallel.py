@@ -7,13 +7,11 @@ Layers without a place in the plan (norms) are whole in each process. Their acti
 gradients: equal in all processes of the axis, which the first update checks.
 """
 
-import contextlib
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
 from ...distributed.collectives import ProcessGroup
@@ -64,17 +62,21 @@ class _TensorParallel(DividedState):
         return tensor_division.is_divided(model)
 
     def divide(self, model: nn.Module) -> None:
-        if self.is_divided(model):
-            return
-        with contextlib.suppress(NotImplementedError):
-            from_main([*model.parameters(), *model.buffers()], self.processes)
-        self.division = tensor_division.divide(model, self._tensor_mesh(), self.args.tensor_parallel_plan)
-        dropout = DividedDropout(self.mesh.coordinate(TENSOR), self.args.device)
-        dropout.attach(model, self.division.columns, self.division.rows)
         self.model, self._checked = model, False
+        self.division = tensor_division.known_division(model)
+        if self.division is None:
+            self.division = self._divide(model)
 
-    def _tensor_mesh(self) -> DeviceMesh:
-        return device_mesh(self.args, self.mesh)[TENSOR]
+    def _divide(self, model: nn.Module) -> tensor_division.Division:
+        mesh = device_mesh(self.args, self.mesh)[TENSOR]
+        if not self.is_divided(model):
+            from_main([*model.parameters(), *model.buffers()], self.processes)
+        elif not tensor_division.take_over(model, mesh):
+            return tensor_division.Division()
+        found = tensor_division.divide(model, mesh, self.args.tensor_parallel_plan)
+        dropout = DividedDropout(self.mesh.coordinate(TENSOR), self.args.device)
+        dropout.attach(model, found.columns, found.rows)
+        return found
 
     def wrap(self, model: nn.Module) -> nn.Module:
         wrapped = super().wrap(model)
@@ -157,7 +159,9 @@ class _TensorParallel(DividedState):
     def _is_split(self, tensor: torch.Tensor, axis: str) -> bool:
         if not isinstance(tensor, DTensor):
             return False
-        names = tensor.device_mesh.mesh_dim_names or ()
+        names = tensor.device_mesh.mesh_dim_names
+        if names is None or not set(names) & {axis.name for axis in self.mesh.axes}:  # of a user's own mesh
+            names = (TENSOR,)
         placements = dict(zip(names, tensor.placements))
         return axis in placements and not isinstance(placements[axis], Replicate)
 

@@ -17,6 +17,10 @@ def base_of(model):
     return model
 
 
+def tensor_parallel_size(model):
+    return 1
+
+
 def config_of(model):
     return getattr(model, "config", None)
 
