@@ -9,7 +9,7 @@ from .. import __version__
 from ..errors import ArgumentError, OneloopError
 from ..formats.terminal import printable
 from ..secrets import clean_text
-from . import migration
+from . import migration, recipes
 from . import plan as plans
 from . import report as pages
 
@@ -19,6 +19,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="oneloop", description="Tools for training runs.")
     parser.add_argument("--version", action="version", version=f"oneloop {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    recipes.add(commands)
     pages.add(commands)
     _add_checkpoints(commands)
     doctor = commands.add_parser("doctor", help="show the installed frameworks and what each supports on this machine")

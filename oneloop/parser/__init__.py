@@ -203,6 +203,29 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         """One instance per dataclass from a dict of names (or aliases) and values; an unknown key is an error."""
         return cast(Made, tuple(self._build(self._from_data(args, allow_extra_keys), "key")))
 
+    def parse_given(
+        self, args: Sequence[str], data: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], set[str], argparse.Namespace]:
+        """What is given in a mapping, such as that of a file, and on the command line, which overrides it. No dataclass
+        is built.
+
+        Returns the values by the names that were used, the fields that they set, and the options of `add_argument`.
+        """
+        try:
+            stored = self._from_data({} if data is None else data, False, "See --help for all of them.")
+            namespace, rest = super().parse_known_args(list(args))
+            if rest:
+                self.error(self._unknown_words(rest, []))
+            namespace._args_sources = [stored]
+            given = self._take(namespace)
+        except OneloopError as error:
+            self.error(str(error))
+        return given, {self._fields[name].field.name for name in given}, namespace
+
+    def owner(self, name: str) -> type:
+        """The dataclass that has a field or alias of this name."""
+        return self._fields[name].owner
+
     def parse_json_file(self, json_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> Made:
         """One instance per dataclass from a JSON file with one object; see parse_dict."""
         return self._parse_file(json_file, files.read_json(json_file), allow_extra_keys)
@@ -239,7 +262,12 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
             error.args = (f"{os.fspath(path)}: {error}",)
             raise
 
-    def _from_data(self, data: Mapping[str, Any], allow_extra_keys: bool) -> dict[str, Any]:
+    def _from_data(
+        self,
+        data: Mapping[str, Any],
+        allow_extra_keys: bool,
+        advice: str = "pass allow_extra_keys=True to ignore other keys.",
+    ) -> dict[str, Any]:
         given: dict[str, Any] = {}
         unknown, wrong = [], []
         for key, value in data.items():
@@ -255,7 +283,7 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         if unknown and not allow_extra_keys:
             raise UnknownArgumentError(
                 f"unknown {'keys' if len(unknown) > 1 else 'key'} {', '.join(unknown)}. "
-                f"Expected fields of {self._owners()}; pass allow_extra_keys=True to ignore other keys."
+                f"Expected fields of {self._owners()}; {advice}"
             )
         if wrong:
             raise ArgumentError("; ".join(wrong))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # Packages and modules that are no part of the core: they stand on top of it.
-ON_TOP = ("storage", "integrations", "report", "plan", "compat", "cli", "public", "__main__", "__init__")
+ON_TOP = ("storage", "integrations", "report", "plan", "compat", "cli", "recipes", "public", "__main__", "__init__")
 LIBRARIES = re.compile(
     r"transformers|accelerate\b|\btrl\b|\bpeft\b|paddlenlp|paddleformers|mindnlp|llama.?factory|\bswift\b|setfit", re.I
 )
@@ -147,6 +147,7 @@ ABOUT_A_LIBRARY = {
     "cli/": "options and help of `oneloop run`, `check` and `checkpoints`, for scripts and runs of other libraries",
     "data/transformers_order.py": 'data_order="transformers"',
     "integrations/hub/": "the model card names the library of a model",
+    "recipes/": "models, tokenizers and adapters are those of other libraries",
     "trainer/map_function.py": "a message names the class of MindNLP to derive from",
     "trainer/seq2seq.py": "a generation_config given by its name is one of transformers",
     "public.py": "puts the public Trainer together from the core and from names in compat",

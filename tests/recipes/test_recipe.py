@@ -1,0 +1,226 @@
+"""Recipes as files and as options: their keys, and what is wrong with them."""
+
+import json
+import re
+import sys
+
+import pytest
+import yaml
+
+from oneloop.cli.main import main
+from oneloop.recipes import job, libraries, recipe, script, template
+from oneloop.recipes.tasks import TASKS
+from tests.recipes import kitchen
+
+BASE = ["--task", "classification", "--model", "bert", "--data", "reviews.jsonl"]
+REGRESSION = ["--task", "regression", *BASE[2:]]
+
+
+def fails(words, capsys):
+    """The message of a command that fails."""
+    try:
+        assert main(["train", *words]) == 2
+    except SystemExit as end:
+        assert end.code == 2
+    return capsys.readouterr().err
+
+
+def resolve(*words):
+    return job.resolve(recipe.read([*BASE, *words]))[0]
+
+
+def test_a_file_and_options_are_the_same_recipe(at, tmp_path):
+    keys = {"task": "classification", "model": "bert", "data": "reviews.jsonl", "learning_rate": "1e-3", "max_steps": 5}
+    (tmp_path / "recipe.json").write_text(json.dumps(keys))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(keys))
+    options = script.write(resolve("--learning_rate", "1e-3", "--max_steps", "5"))
+    for name in ("recipe.json", "recipe.yaml"):
+        found = job.resolve(recipe.read([str(tmp_path / name)]))[0]
+        assert script.write(found).replace('"1e-3"', "0.001") == options
+    found = job.resolve(recipe.read([str(tmp_path / "recipe.yaml"), "--max-steps", "7", "--eval_split", "0"]))[0]
+    assert found.arguments["max_steps"] == 7 and "eval_strategy" not in found.arguments
+
+
+def test_options_override_the_file_by_any_alias(at, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"evaluation_strategy": "steps", "eval_steps": 3}))
+    found = job.resolve(recipe.read([str(tmp_path / "recipe.yaml"), *BASE, "--eval_strategy", "no"]))[0]
+    assert found.arguments["eval_strategy"] == "no" and "evaluation_strategy" not in found.arguments
+    assert "load_best_model_at_end" not in found.arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*BASE, "--lerning_rate", "1"], "unknown option --lerning_rate (did you mean --learning_rate?)"),
+        ([*BASE, "--colums", "a=b"], "did you mean --columns?"),
+        (BASE[2:], "no task . Tasks:\n  classification"),
+        (["--task", "clasification", *BASE[2:]], "clasification"),
+        (BASE[:4], "the recipe has no data"),
+        ([*BASE, "--columns", "txt=review"], "its roles are text, text_pair, label, labels. Did you mean text?"),
+        ([*BASE, "--columns", "text=reviw"], "only 'review', 'sentiment', 'id'. Did you mean 'review'?"),
+        ([*BASE, "--columns", "review"], "expected ROLE=COLUMN"),
+        ([*BASE, "--labels", "a", "a"], "each once"),
+        ([*BASE, "--labels", "animal", "plant"], "its label 'thing' is not one of the labels"),
+        ([*BASE, "--max_length", "100"], "accepts at most 32 tokens"),
+        ([*BASE, "--packing", "true"], "packing is for language models"),
+        ([*BASE, "--lora", '{"rank": 8}'], "lora: unknown option 'rank'; expected r, alpha"),
+        ([*BASE, "--from_scratch"], "from_scratch is for pretrain"),
+        ([*BASE, "--search", '{"learning_rate": 1}', "--device", "cpu"], "expected a list of values, or low and high"),
+        ([*BASE, "--eval_split", "1"], "expected a fraction"),
+        ([*BASE[:2], "--model", "./nowhere", *BASE[4:]], "there is no folder ./nowhere with a model"),
+        ([*BASE, "recipe.yaml"], "the recipe comes first"),
+        (["reviews.jsonl"], "is no recipe"),
+        (["missing.yaml"], "missing.yaml cannot be read"),
+        (["--task", "sft", *BASE[2:]], "sft needs columns for prompt and completion or messages"),
+        ([*REGRESSION, "--columns", "text=review", "number=sentiment"], "expected a finite number"),
+        ([*REGRESSION, "--columns", "text=review", "number=id", "--labels", "a", "b"], "labels are for classes"),
+    ],
+)  # fmt: skip
+def test_mistakes(words, message, at, capsys):
+    assert message in fails(words, capsys)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lerning_rate: 1\n", "unknown key 'lerning_rate' (did you mean 'learning_rate'?)"),
+        ("task: sft\ntask: sft\n", "occurs twice"),
+        ("- a\n", "expected a mapping"),
+        ("data: [1, 2]\n", "data: expected a file or a list of files"),
+        ("data: {a: []}\n", "data: a: expected a file or a list of files"),
+        ("columns: {text: [a]}\n", "expected the name of a column for each role"),
+        ("a: !!python/object/apply:os.system [echo]\n", "not valid YAML"),
+    ],
+)
+def test_mistakes_in_a_file(text, message, at, tmp_path, capsys):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    given = [word for key in ("task", "model", "data") if f"{key}:" not in text for word in _option(key)]
+    assert message in fails([str(path), *given], capsys)
+
+
+def _option(key):
+    return BASE[BASE.index(f"--{key}") :][:2]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_new_recipe_says_what_it_needs_and_is_valid(task, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--task", task]) == 0
+    assert main(["init", "--task", task]) == 2  # it is there
+    assert main(["init", "--task", task, "--force", "recipe.yaml"]) == 0
+    given = recipe.read(["recipe.yaml"])
+    assert given.recipe.task == task and given.recipe.data == "data.jsonl"
+    # Each line that is commented out is a key that exists.
+    lines = [line[2:] for line in template.write(task).splitlines() if line.startswith("# ")]
+    keys = {line.split(":")[0]: line for line in lines if re.match(r"[a-z_]+: ", line) and not line.startswith(task)}
+    del keys["data"]
+    assert len(keys) > 10
+    with open("recipe.yaml", "a") as f:
+        f.writelines(line + "\n" for line in keys.values())
+    given = recipe.read(["recipe.yaml"])
+    assert (
+        given.recipe.lora is True
+        and given.arguments["num_train_epochs"] == TASKS[task].defaults["num_train_epochs"].value
+    )
+
+
+def test_an_unknown_task_is_near_a_known_one(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--task", "clasification"]) == 2
+    assert "Did you mean classification?" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- what is decided
+
+
+def test_columns_by_their_names(at, tmp_path):
+    rows = kitchen.read_jsonl(at / "reviews.jsonl")
+    variants = {
+        ("Sentence1", "Sentence2", "LABEL"): {"text": "Sentence1", "text_pair": "Sentence2", "label": "LABEL"},
+        ("premise", "hypothesis", "label"): {"text": "premise", "text_pair": "hypothesis", "label": "label"},
+        ("comment", "other", "category"): {"text": "comment", "label": "category"},
+    }
+    for names, columns in variants.items():
+        kitchen.write_jsonl(
+            tmp_path / "a.jsonl", [dict(zip(names, (r["review"], r["review"], r["sentiment"]))) for r in rows]
+        )
+        assert resolve("--data", str(tmp_path / "a.jsonl")).columns == columns
+
+
+def test_numbers_as_labels_are_in_their_order(at, tmp_path):
+    rows = [{"text": f"cat {word}", "label": i % 12} for i, word in enumerate(kitchen.tiny_text.WORDS)]
+    kitchen.write_jsonl(tmp_path / "a.jsonl", rows)
+    assert resolve("--data", str(tmp_path / "a.jsonl")).labels == [str(i) for i in range(12)]
+
+
+def test_labels_of_the_model_keep_their_order(at, tmp_path):
+    kitchen.tiny_text.bert(
+        tmp_path / "own", "BertForSequenceClassification", id2label={0: "thing", 1: "animal", 2: "plant"}
+    )
+    assert resolve("--model", str(tmp_path / "own")).labels == ["thing", "animal", "plant"]
+    assert resolve().labels == ["animal", "thing"]
+    assert resolve("--labels", "thing", "animal").labels == ["thing", "animal"]
+
+
+def test_a_column_of_numbers_is_hardly_a_label(at, tmp_path, capsys):
+    rows = [{"text": f"cat {i}", "label": f"{i}"} for i in range(150)]
+    kitchen.write_jsonl(tmp_path / "a.jsonl", rows)
+    assert "150 different labels in 150 rows" in fails([*BASE, "--data", str(tmp_path / "a.jsonl")], capsys)
+    kitchen.write_jsonl(tmp_path / "a.jsonl", [{**row, "label": "a"} for row in rows])
+    assert "all rows have the label 'a'" in fails([*BASE, "--data", str(tmp_path / "a.jsonl")], capsys)
+
+
+def test_defaults_make_way_for_what_is_given(at):
+    found = resolve("--warmup_steps", "5", "--max_steps", "9", "--eval_steps", "3", "--save_steps", "3").arguments
+    assert not {"num_train_epochs", "warmup_ratio"} & set(found)
+    assert found["eval_strategy"] == found["save_strategy"] == "steps"
+    assert resolve().arguments["learning_rate"] == 3e-5
+    assert resolve("--lora").arguments["learning_rate"] == 3e-4
+
+
+def test_no_secret_is_written_into_a_script(at, capsys):
+    token = "hf_" + "a1B2" * 8
+    assert main(["train", *BASE, "--hub_token", token, "--script"]) == 0
+    said = capsys.readouterr()
+    assert token not in said.out + said.err
+    assert "# hub_token: a secret" in said.out
+    compile(said.out, "script.py", "exec")
+
+
+def test_names_cannot_write_code_into_a_script(at, tmp_path):
+    name = 'x"]\n)\nraise SystemExit(1)\n"""'
+    rows = kitchen.read_jsonl(at / "reviews.jsonl")
+    file = tmp_path / 'a"\n#.jsonl'
+    kitchen.write_jsonl(file, [{name: row["review"], "label": row["sentiment"] + name} for row in rows])
+    found = job.resolve(recipe.read([*BASE[:4], "--data", str(file), "--columns", f"text={name}"]))[0]
+    found.model = name
+    text = script.write(found)
+    names = {}
+    exec(compile(text, "script.py", "exec"), names)  # main() is not called
+    assert names["COLUMNS"] == {"text": name, "label": "label"} and names["MODEL"] == name
+    assert names["LABELS"] == found.labels
+
+
+# -- libraries
+
+
+def test_a_framework_without_models_names_the_command(at, capsys, monkeypatch):
+    monkeypatch.setattr(libraries.Library, "is_installed", property(lambda self: False))
+    assert "Run `pip install paddlepaddle paddleformers` or" in fails([*BASE, "--framework", "paddle"], capsys)
+    assert "pip install mindspore mindnlp" in fails([*BASE, "--framework", "mindspore"], capsys)
+    assert "pip install 'oneloop[torch,transformers]'" in fails(BASE, capsys)
+
+
+def test_a_missing_peft_names_the_command(at, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    assert "pip install peft" in fails([*BASE, "--lora", "--device", "cpu", "--report_to", "none"], capsys)
+
+
+def test_help_has_the_keys_of_a_recipe_and_all_arguments(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--help"])
+    said = capsys.readouterr().out
+    assert end.value.code == 0
+    assert all(option in said for option in ("--task", "--columns", "--bad_rows", "--learning_rate", "--script"))
