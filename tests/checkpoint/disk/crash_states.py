@@ -18,6 +18,7 @@ from pathlib import Path
 
 ALL_SUBSETS = 9  # pending changes of names of which all combinations are tried; of more, a sample
 SAMPLE = 150
+FLUSH = "flush"  # the first word of a mark before an fsync, which names the calls that led to it
 
 
 @dataclass(eq=False)
@@ -79,9 +80,10 @@ class Record:
         self.base = {}  # (directory, name) -> node before the save
         self.changes = []
         self.marks = set()
+        self.first = 0  # failures before so many calls are left out
         self.paths = {}  # live directories by path
         self._load(Path(before), json.loads(Path(inodes).read_text()))
-        self.calls = list(_parse(Path(calls).read_bytes()))
+        self.calls, self.flushes = _with_flushes(_parse(Path(calls).read_bytes()))
         if order is not None:
             self.calls = in_order(self.calls, order)
 
@@ -215,6 +217,22 @@ def _parse(text):
         yield kind, int(inode), int(process), int(offset), path, target, text[begin:start]
 
 
+def _with_flushes(calls):
+    """The calls without the marks that name flushes; and the places in oneloop that led to each fsync, as
+    ("checkpoint/store.py", 222) from the innermost, by the number of the call."""
+    kept, flushes, places = [], {}, {}
+    for call in calls:
+        kind, _, process, _, path, _, _ = call
+        if kind == "mark" and path.startswith(FLUSH):
+            names = (place.rsplit(":", 1) for place in path.split(" ")[1:])
+            places[process] = tuple((file, int(line)) for file, line in names)
+            continue
+        if kind == "fsync":
+            flushes[len(kept)] = places.pop(process, ())
+        kept.append(call)
+    return kept, flushes
+
+
 def in_order(calls, order):
     """Calls of two processes as they may have followed each other just as well: the second one's come after the staged
     directory was created, and before the first removes its note. "first" and "last": all of them as early or as late as
@@ -235,17 +253,22 @@ def in_order(calls, order):
     return merged
 
 
-def all_states(*records, seed=0):
-    """Every different state of a failure after any call, once."""
-    chance, seen = random.Random(seed), set()
+def digest_of(state):
+    digest = hashlib.sha256(repr((state.directories, sorted(state.marks))).encode())
+    for path, block in state.files:
+        digest.update(path.encode() + b"\0" + hashlib.sha256(block).digest())
+    return digest.digest()
+
+
+def all_states(*records, seed=0, seen=()):
+    """Every different state of a failure after any call, once; not those whose digests were `seen`."""
+    chance, seen = random.Random(seed), set(seen)
     for record in records:
-        for _ in record.play():
-            for state in record.states(chance):
-                digest = hashlib.sha256(repr((state.directories, sorted(state.marks))).encode())
-                for path, block in state.files:
-                    digest.update(path.encode() + b"\0" + hashlib.sha256(block).digest())
-                if digest.digest() not in seen:
-                    seen.add(digest.digest())
+        for number, _ in enumerate(record.play()):
+            for state in record.states(chance) if number >= record.first else ():
+                digest = digest_of(state)
+                if digest not in seen:
+                    seen.add(digest)
                     yield state
 
 

@@ -24,15 +24,18 @@ from pathlib import Path
 
 import numpy as np
 
+import oneloop
 from oneloop import Trainer, TrainerCallback, TrainingArguments
-from oneloop.checkpoint import capture, saved_model, sharded, store
+from oneloop.checkpoint import capture, model_files, saved_model, sharded, store
 from oneloop.checkpoint.capture import Contents
 from oneloop.formats import durable
 from oneloop.formats.safetensors_io import from_numpy
 from tests.backends.support import kit_module, rows
 from tests.checkpoint.disk import preload
-from tests.checkpoint.disk.crash_states import snapshot
+from tests.checkpoint.disk.crash_states import FLUSH, snapshot
 from tests.internals import full_tensors, processes_of, wait_for_saves
+
+PACKAGE = f"{Path(oneloop.__file__).parent}/"
 
 # -- saves that are recorded
 
@@ -43,7 +46,7 @@ def model(value, shards=1, config=b"{}"):
     before, capture.SHARD_BYTES = capture.SHARD_BYTES, {1: 100, 2: 32, 3: 16}[shards]
     made.add_weights(raws, {})
     capture.SHARD_BYTES = before
-    made.texts |= {"config.json": config, "training_args.json": str(value).encode()}
+    made.texts |= {"training_args.json": str(value).encode()} | ({"config.json": config} if config else {})
     return made
 
 
@@ -95,6 +98,14 @@ def save(folder, value, shards=1, config=b"{}"):
     made = model(value, shards, config)
     with saved_model.replacing(folder) as stage:
         made.write(stage)
+        (stage / "tokenizer.json").write_bytes(b"{}")  # as a library does, without fsync
+
+
+def in_own_directory(folder):
+    """The first checkpoint in a directory that a script has made, as a run writes it."""
+    folder.mkdir(parents=True)
+    model_files.check_writable(folder)
+    checkpoint(folder, 1, 2)
 
 
 # name -> (before, the save)
@@ -109,8 +120,14 @@ SCENARIOS = {
     "two processes, rotation": (lambda out: in_parts(out, 1, 1), lambda out: in_parts(out, 2, 2, limit=1)),
     "two processes, same step": (lambda out: in_parts(out, 2, 1), lambda out: in_parts(out, 2, 2)),
     "two processes, first": (lambda out: None, lambda out: in_parts(out / "deep" / "run", 1, 2)),
+    "own directory": (lambda out: (out / "deep").mkdir(), lambda out: in_own_directory(out / "deep" / "run")),
+    "file": (
+        lambda out: durable.replace_file(out / "state", b"1"),
+        lambda out: durable.replace_file(out / "state", b"2"),
+    ),
     "model": (lambda out: save(out, 1), lambda out: save(out, 2)),
     "model and configuration": (lambda out: save(out, 1), lambda out: save(out, 2, config=b'{"other": 1}')),
+    "first configuration": (lambda out: save(out, 1, config=None), lambda out: save(out, 2)),
     "shards": (lambda out: save(out, 1, 2), lambda out: save(out, 2, 2)),
     "more shards": (lambda out: save(out, 1, 2), lambda out: save(out, 2, 3)),
     "one file after shards": (lambda out: save(out, 1, 3), lambda out: save(out, 2, 1)),
@@ -140,7 +157,24 @@ MUTATIONS = {
 }
 
 
+def name_flushes():
+    """Have the record say which calls in oneloop led to each fsync: a mark before it, see crash_states.Flush."""
+    fsync = os.fsync
+
+    def flush(descriptor):
+        frame, places = sys._getframe(1), []
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(PACKAGE):
+                places.append(f"{frame.f_code.co_filename[len(PACKAGE) :]}:{frame.f_lineno}")
+            frame = frame.f_back
+        preload.mark(" ".join([FLUSH, *places]))
+        fsync(descriptor)
+
+    os.fsync = flush
+
+
 def record(parent, mutation=None):
+    name_flushes()
     if mutation:
         MUTATIONS[mutation]()
     for name, (before, act) in SCENARIOS.items():
