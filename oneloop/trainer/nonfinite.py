@@ -1,13 +1,17 @@
 """Updates whose loss or gradients are not finite: stop the run, or skip them."""
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..backends._common.buffers import BufferCopies
 from ..backends._common.helpers import preview
 from ..errors import NonFiniteError
+from ..formats.schema import integer, record
 from .part import Part, RunContext
 from .step_samples import samples_of
+
+if TYPE_CHECKING:
+    from ..checkpoint.resume import StoredRun
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,8 @@ class NonfiniteUpdates(Part):
     """Reports updates that were skipped, or ends the run."""
 
     name = "nonfinite"
+    title = "count of skipped updates"
+    schema = {"nonfinite": record({"last": integer(1), "in_a_row": integer(1)}, is_closed=True)}
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
@@ -83,6 +89,16 @@ class NonfiniteUpdates(Part):
         if ends:
             raise NonFiniteError(self._with_advice(text))
         logger.warning("%s Training continues (nonfinite='skip').%s", text, self._note_on_other_processes())
+
+    def state(self) -> dict[str, Any]:
+        """Only in the step of a skipped update, which the next one may follow."""
+        if not self.in_a_row or self.last != self.context.state.global_step:
+            return {}
+        return {"nonfinite": {"last": self.last, "in_a_row": self.in_a_row}}
+
+    def load(self, stored: dict[str, Any], source: "StoredRun") -> None:
+        if "nonfinite" in stored:
+            self.last, self.in_a_row = stored["nonfinite"]["last"], stored["nonfinite"]["in_a_row"]
 
     @property
     def _is_logged(self) -> bool:

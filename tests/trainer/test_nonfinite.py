@@ -526,3 +526,23 @@ def test_averages_of_losses_do_not_depend_on_saves_in_between(backend, arguments
     assert run("saved", [Saves()], save_strategy="steps", save_steps=100) == plain
     resumed = run("saved", [], tmp_path / "saved" / f"checkpoint-{at}", save_strategy="no")
     assert resumed == plain
+
+
+def test_updates_in_a_row_are_counted_across_a_resume(backend, arguments, tmp_path):
+    """A run that is interrupted between bad updates ends where the unbroken one does."""
+
+    class Bad(Trainer):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            if self.state.global_step in (2, 3, 4):
+                inputs = inputs | {"x": inputs["x"] * float("nan")}
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    def ended_at(resume=None, **given):
+        options = {"max_steps": 8, "nonfinite": "skip", "nonfinite_limit": 3, "save_strategy": "steps", "save_steps": 4}
+        args = arguments(output_dir=str(tmp_path), **options | given)
+        trainer = Bad(backend.classifier(), args, train_dataset=rows(24))
+        with pytest.raises(NonFiniteError, match="3 updates in a row were skipped"):
+            trainer.train(resume_from_checkpoint=resume)
+        return trainer.state.global_step
+
+    assert ended_at() == ended_at(resume=True)
