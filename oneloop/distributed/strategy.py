@@ -114,6 +114,14 @@ class Strategy:
         """The callable for the micro-batches of this update."""
         return wrapped
 
+    def outputs_for_loss(self, model: Any, inputs: Any) -> Any:
+        """What the model returns for a micro-batch, where only the loss in it is used."""
+        return self.backend.models.invoke(model, inputs)
+
+    def smoothed_loss(self, model: Any, inputs: Any, labels: Any, epsilon: float, shift: bool) -> Any:
+        """The loss of a micro-batch with label smoothing, if it can be computed without whole logits; else None."""
+        return None
+
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
         """Around forward and backward of a micro-batch; `last`: this process's last one in the update."""
         return AS_IT_IS

@@ -325,14 +325,18 @@ class _Computed(NamedTuple):
     has_loss: bool  # the outputs have a loss already
 
 
-def default_compute_loss(core: "Core", model: Any, inputs: Any, num_items: Any, terms: LossTerms) -> tuple[Any, Any]:
-    """(loss, outputs) of a micro-batch. The loss is normalized if num_items is given."""
+def default_compute_loss(
+    core: "Core", model: Any, inputs: Any, num_items: Any, terms: LossTerms, wants_outputs: bool
+) -> tuple[Any, Any]:
+    """(loss, outputs) of a micro-batch. The loss is normalized if num_items is given. Without wants_outputs, outputs
+    may be those of a part, or None."""
     trainer = core.trainer
+    whole = wants_outputs or core.run.hooks.record_outputs
     if trainer.criterion is None and trainer.compute_loss_func is None and not trainer.args.label_smoothing_factor:
-        outputs = core.backend.models.invoke(model, inputs)
+        outputs = (core.backend.models.invoke if whole else core.strategy.outputs_for_loss)(model, inputs)
         computed, is_mean, has_loss = find_loss(outputs, inputs), True, True
     else:
-        computed, outputs, is_mean, has_loss = _external_loss(core, model, inputs, num_items)
+        computed, outputs, is_mean, has_loss = _external_loss(core, model, inputs, num_items, bool(whole))
     loss = computed
     if num_items is not None:
         if is_mean:
@@ -346,7 +350,7 @@ def default_compute_loss(core: "Core", model: Any, inputs: Any, num_items: Any, 
     return loss, outputs
 
 
-def _external_loss(core: "Core", model: Any, inputs: Any, num_items: Any) -> _Computed:
+def _external_loss(core: "Core", model: Any, inputs: Any, num_items: Any, wants_outputs: bool) -> _Computed:
     """A loss that does not come from the model: from criterion, compute_loss_func or label smoothing."""
     trainer, info, contract = core.trainer, core.model_info, core.run.update.contract
     function, criterion, smoothing = loss_function(trainer), trainer.criterion, smoothing_of(core)
@@ -362,6 +366,10 @@ def _external_loss(core: "Core", model: Any, inputs: Any, num_items: Any) -> _Co
             "label_names."
         )
     needs_labels = criterion is None and function is None and info.makes_decoder_inputs
+    if criterion is None and function is None and not needs_labels and not wants_outputs:
+        loss = core.strategy.smoothed_loss(model, rest, labels, smoothing, info.shifts_labels)
+        if loss is not None:
+            return _Computed(loss, None, is_mean=True, has_loss=True)
     outputs = core.backend.models.invoke(model, inputs if needs_labels else rest)
     is_mean = not contract.criterion_sums
     if function is not None:

@@ -30,9 +30,12 @@ def predict_batch(
     loss = None
     with core.backend.engine.no_gradients(), trainer.compute_loss_context_manager():
         if has_labels or (labels is None and trainer.can_return_loss):
-            loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True, **items)
+            if loss_only and update.contract.has_default_loss:
+                loss, logits = trainer.compute_loss(model, inputs, **items), None
+            else:
+                loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True, **items)
+                logits = _without(outputs, ignored, drop_first=True)
             loss = tensors.detach(loss).mean() if tensors.is_tensor(loss) else loss
-            logits = _without(outputs, ignored, drop_first=True)
         else:
             outputs = core.backend.models.invoke(model, inputs)
             logits = _without(outputs, ignored, drop_first=False)

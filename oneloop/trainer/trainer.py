@@ -327,8 +327,11 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
             The loss; with return_outputs, (loss, outputs).
         """
         core = self._oneloop
-        loss, outputs = default_compute_loss(core, model, inputs, num_items_in_batch, core.loss_terms)
-        if self.args.past_index >= 0:
+        remembers = self.args.past_index >= 0
+        loss, outputs = default_compute_loss(
+            core, model, inputs, num_items_in_batch, core.loss_terms, return_outputs or remembers
+        )
+        if remembers:
             core.run.update.store_past(outputs)
         return (loss, outputs) if return_outputs else loss
 

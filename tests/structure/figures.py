@@ -142,6 +142,7 @@ ABOUT_A_LIBRARY = {
     "backends/mindtorch/": "a backend for MindNLP, whose import replaces torch; its messages say so",
     "backends/torch/adapters.py": "reads and writes adapters of PEFT",
     "backends/torch/external_checkpoint.py": "reads checkpoints of transformers' Trainer",
+    "backends/torch/sequence_": "divides sequences by the AttentionInterface of transformers",
     "backends/paddle/adapters.py": "reads and writes adapters of PaddleNLP",
     "backends/paddle/external_checkpoint.py": "reads checkpoints of PaddleNLP's and PaddleFormers' Trainers",
     "cli/": "options and help of `oneloop run`, `check` and `checkpoints`, for scripts and runs of other libraries",

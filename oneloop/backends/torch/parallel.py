@@ -22,7 +22,7 @@ from torch import nn
 
 from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ...distributed.heartbeat import Heartbeat, ranks_on_this_machine
-from ...distributed.mesh import SINGLE, TENSOR, Mesh, derive_strategy
+from ...distributed.mesh import SEQUENCE, SINGLE, TENSOR, Mesh, derive_strategy
 from ...distributed.strategy import Strategy
 from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError
@@ -275,7 +275,7 @@ class SingleProcessStrategy(Strategy):
 
 
 # What this framework adds to a strategy for an axis: the module of this folder, with `derive(strategy)`.
-AXIS_MODULES: dict[str, str] = {TENSOR: "tensor_parallel"}
+AXIS_MODULES: dict[str, str] = {SEQUENCE: "sequence_parallel", TENSOR: "tensor_parallel"}
 
 
 def _derivation(module: str) -> Callable[[type], type]:
