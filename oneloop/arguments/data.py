@@ -48,27 +48,35 @@ class Data(Group):
         False, "Drop the last batch of an epoch if it is incomplete.", aliases=("dataset_drop_last",)
     )
     dataloader_num_workers: int = arg(
-        0, "DataLoader worker processes; 0 loads in the main process.", aliases=("dataset_num_workers",), low=0
+        0,
+        "DataLoader worker processes; 0 loads in the main process.",
+        aliases=("dataset_num_workers",),
+        low=0,
+        per_process=True,
     )
     dataloader_pin_memory: bool = arg(
-        True, "Pin host memory for faster copies to an accelerator; MindSpore does its own copying."
+        True, "Pin host memory for faster copies to an accelerator; MindSpore does its own copying.", per_process=True
     )
-    dataloader_persistent_workers: bool = arg(False, "Keep the DataLoader workers alive between epochs.")
+    dataloader_persistent_workers: bool = arg(
+        False, "Keep the DataLoader workers alive between epochs.", per_process=True
+    )
     dataloader_prefetch_factor: int | None = arg(
         None,
         "Batches that each DataLoader worker prefetches.",
         aliases=("dataset_prefetch_factor",),
         low=1,
         shown="the framework's",
+        per_process=True,
     )
     dataloader_multiprocessing_context: str | None = arg(
         None,
         "Start method of the DataLoader workers.",
         choices=("fork", "spawn", "forkserver"),
         shown="the framework's",
+        per_process=True,
     )
     dataloader_in_order: bool = arg(
-        True, "False yields batches as soon as any worker has one ready, in no fixed order."
+        True, "False yields batches as soon as any worker has one ready, in no fixed order.", per_process=True
     )
     remove_unused_columns: bool = arg(
         True, "Drop columns that the model's forward does not accept; their names are logged.", none=True

@@ -42,6 +42,7 @@ def declare(group: str) -> Callable[..., Any]:
         public: str | None = None,
         hint: Any = None,
         overridable: bool = False,
+        per_process: bool = False,
         compare: bool = True,
         repr: bool = True,
     ) -> Any:
@@ -52,7 +53,8 @@ def declare(group: str) -> Callable[..., Any]:
         none: None stands for the default. shown: how the docs print the default. public: the name that users see
         when it is not the field's own. hint: the type, where argparse and the parsers built on it could not take it as
         an annotation (they know no `str | bool | None`). overridable: a field of this name that a subclass, or another
-        dataclass of a parser, declares is theirs: libraries and scripts have had it for long.
+        dataclass of a parser, declares is theirs: libraries and scripts have had it for long. per_process: the
+        processes of a run may have different values.
         """
         rules = {
             "help": help,
@@ -71,6 +73,7 @@ def declare(group: str) -> Callable[..., Any]:
             "public": public,
             "hint": hint,
             "overridable": overridable,
+            "per_process": per_process,
             "default": default,
         }
         how: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}

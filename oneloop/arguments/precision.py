@@ -27,7 +27,9 @@ class Precision(Group):
     scale_loss: float = arg(32768.0, "Initial loss scale for fp16; steps that overflow are skipped and counted.", low=1)
     bf16_full_eval: bool = arg(False, "Evaluate with bfloat16 weights.")
     fp16_full_eval: bool = arg(False, "Evaluate with float16 weights.", aliases=("f16_full_eval",))
-    tf32: bool | None = arg(None, "TF32 matrix multiplication on GPUs that support it.", shown="the framework's")
+    tf32: bool | None = arg(
+        None, "TF32 matrix multiplication on GPUs that support it.", shown="the framework's", per_process=True
+    )
     gradient_checkpointing: bool = arg(
         False, "Recompute activations in the backward pass: same losses, less memory.", aliases=("recompute",)
     )
@@ -50,14 +52,14 @@ class Precision(Group):
     )
     torch_compile_mode: str | None = arg(None, "Compiler mode; enables torch_compile.", shown="the framework's")
     jit_mode_eval: bool = arg(False, "Evaluate with the compiled graph.")
-    use_ipex: bool = arg(False, "Intel Extension for PyTorch.")
+    use_ipex: bool = arg(False, "Intel Extension for PyTorch.", per_process=True)
     use_liger_kernel: bool = arg(False, "Liger kernels for transformers models.")
     liger_kernel_config: dict[str, Any] | str | None = arg(
         None, "Which Liger kernels to use, as a dict or JSON.", hint=dict[str, Any] | None
     )
     use_cache: bool = arg(False, "Keep the model's key-value cache enabled during training.")
     torch_empty_cache_steps: int | None = arg(
-        None, "Empty the accelerator's memory cache every this many steps.", low=1, shown="never"
+        None, "Empty the accelerator's memory cache every this many steps.", low=1, shown="never", per_process=True
     )
 
     def check(self) -> None:

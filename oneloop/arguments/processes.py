@@ -25,7 +25,9 @@ def to_deepspeed(name: str, value: "dict[str, Any] | Text") -> str | dict[str, A
 
 @dataclass
 class Processes(Group):
-    local_rank: int = arg(-1, "Rank of this process on its machine.", low=-1, shown="from the launcher")
+    local_rank: int = arg(
+        -1, "Rank of this process on its machine.", low=-1, shown="from the launcher", per_process=True
+    )
     sharding: str = arg(
         "",
         "What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; "
@@ -55,7 +57,7 @@ class Processes(Group):
         None, "Additional sharding options, as a dict, JSON, or a JSON file.", convert=to_fsdp_config
     )
     deepspeed: dict[str, Any] | str | None = arg(
-        None, "DeepSpeed configuration: a path or a dict.", convert=to_deepspeed
+        None, "DeepSpeed configuration: a path or a dict.", convert=to_deepspeed, per_process=True
     )
     accelerator_config: dict[str, Any] | str | None = arg(
         None,
@@ -72,18 +74,21 @@ class Processes(Group):
     ddp_static_graph: bool | None = arg(
         None, "Assume that every step uses the same parameters.", shown="the framework's"
     )
-    ddp_timeout: int = arg(1800, "Timeout of collectives in seconds.", low=1, none=True)
+    ddp_timeout: int = arg(1800, "Timeout of collectives in seconds.", low=1, none=True, per_process=True)
     ddp_backend: str | None = arg(
         None, "Communication backend: gloo, nccl, mpi, ccl, ...", aliases=("xpu_backend",), shown="from the device"
     )
-    tpu_num_cores: int | None = arg(None, "Number of TPU cores.", low=1)
-    mp_parameters: str = arg("", "SageMaker model parallelism.")
-    use_legacy_prediction_loop: bool = arg(False, "The evaluation loop of early transformers releases.")
+    tpu_num_cores: int | None = arg(None, "Number of TPU cores.", low=1, per_process=True)
+    mp_parameters: str = arg("", "SageMaker model parallelism.", per_process=True)
+    use_legacy_prediction_loop: bool = arg(
+        False, "The evaluation loop of early transformers releases.", per_process=True
+    )
     ray_scope: str = arg(
         "last",
         "Which result of a trial Ray Tune compares.",
         choices=("last", "all", "avg", "last-5-avg", "last-10-avg"),
         none=True,
+        per_process=True,
     )
 
     def check(self) -> None:

@@ -45,7 +45,12 @@ def to_space(name: str, value: "Literal[False] | Text") -> str | bool:
 @dataclass
 class Logging(Group):
     logging_dir: str | None = arg(
-        None, "Directory for the writers' files.", convert=to_path, shown="output_dir/runs/DATE_HOST", compare=False
+        None,
+        "Directory for the writers' files.",
+        convert=to_path,
+        shown="output_dir/runs/DATE_HOST",
+        compare=False,
+        per_process=True,
     )
     logging_strategy: str = arg("steps", "When to log.", enum=IntervalStrategy)
     logging_steps: float = arg(
@@ -96,6 +101,7 @@ class Logging(Group):
         + "; all: every one that needs no account; none. A service with accounts has to be named.",
         convert=to_writers,
         shown="tensorboard and visualdl, if installed",
+        per_process=True,
     )
     include_num_input_tokens_seen: str = arg(
         "no", "Count the input tokens seen.", convert=to_token_count, choices=("no", "all", "non_padding")
@@ -112,12 +118,17 @@ class Logging(Group):
         "known for some GPUs in half precision.",
         low=0,
         never=(0,),
+        per_process=True,
     )
-    project: str = arg("huggingface", "Project name, for writers that have projects.")
-    trackio_space_id: str | None = arg(None, "Space that trackio writes to.")
-    trackio_bucket_id: str | None = arg(None, "Bucket that trackio writes to.")
+    project: str = arg("huggingface", "Project name, for writers that have projects.", per_process=True)
+    trackio_space_id: str | None = arg(None, "Space that trackio writes to.", per_process=True)
+    trackio_bucket_id: str | None = arg(None, "Bucket that trackio writes to.", per_process=True)
     trackio_static_space_id: str | None = arg(
-        None, "Read-only space that trackio creates at the end; False: none.", convert=to_space, hint=str | bool | None
+        None,
+        "Read-only space that trackio creates at the end; False: none.",
+        convert=to_space,
+        hint=str | bool | None,
+        per_process=True,
     )
 
     def check(self) -> None:

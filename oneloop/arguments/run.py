@@ -85,45 +85,55 @@ class RunArguments(Group):
         "s3://bucket/run becomes output_url, and output_dir a local directory in the cache of the user.",
         convert=to_path,
         shown="trainer_output",
+        per_process=True,
     )
     output_url: str | None = arg(
         None,
         "Object storage, as a URL that fsspec can open: the contents of output_dir are uploaded there, and a run is "
         "resumed from there.",
         shown="none",
+        per_process=True,
     )
     overwrite_output_dir: bool = arg(
         False,
         "For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new "
         "run in a directory with checkpoints logs a warning.",
+        per_process=True,
     )
-    do_train: bool = arg(False, "For your script: whether to train.")
-    do_eval: bool = arg(False, "For your script: whether to evaluate. True if eval_strategy is not 'no'.")
-    do_predict: bool = arg(False, "For your script: whether to predict on the test set.")
-    do_export: bool = arg(False, "For your script: whether to export the trained model.")
+    do_train: bool = arg(False, "For your script: whether to train.", per_process=True)
+    do_eval: bool = arg(
+        False, "For your script: whether to evaluate. True if eval_strategy is not 'no'.", per_process=True
+    )
+    do_predict: bool = arg(False, "For your script: whether to predict on the test set.", per_process=True)
+    do_export: bool = arg(False, "For your script: whether to export the trained model.", per_process=True)
     resume_from_checkpoint: str | None = arg(
         None,
         "Path of a checkpoint, or True or latest for the newest one; the default of train(). True without a checkpoint "
         "starts from scratch and logs it.",
         convert=to_checkpoint,
         hint=str | bool | None,
+        per_process=True,
     )
-    seed: int = arg(42, "Random seed of the model and of dropout.", low=0, high=2**32 - 1)
-    data_seed: int | None = arg(None, "Random seed of the data order.", low=0, high=2**32 - 1, shown="seed")
+    seed: int = arg(42, "Random seed of the model and of dropout.", low=0, high=2**32 - 1, per_process=True)
+    data_seed: int | None = arg(
+        None, "Random seed of the data order.", low=0, high=2**32 - 1, shown="seed", per_process=True
+    )
     full_determinism: bool = arg(False, "Use the framework's deterministic algorithms: two runs are bit-identical.")
-    run_name: str | None = arg(None, "Name of the run in the writers.", shown="output_dir")
+    run_name: str | None = arg(None, "Name of the run in the writers.", shown="output_dir", per_process=True)
     device_spec: str | None = arg(
         None,
         "Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.",
         convert=to_device,
         shown="the best available",
         public="device",
+        per_process=True,
     )
     debug: str = arg(
         "",
         "underflow_overflow: report the layer and step of the first non-finite value.",
         convert=to_debug,
         none=True,
+        per_process=True,
     )
     profile: str = arg(
         "",
@@ -131,6 +141,7 @@ class RunArguments(Group):
         "operators to output_dir/profile.",
         convert=to_profile,
         none=True,
+        per_process=True,
     )
     trace_steps: str = arg(
         "",
@@ -147,16 +158,25 @@ class RunArguments(Group):
         none=True,
     )
     log_level: str = arg(
-        "passive", "Log level of the main process; passive keeps the application's level.", choices=LEVELS, none=True
+        "passive",
+        "Log level of the main process; passive keeps the application's level.",
+        choices=LEVELS,
+        none=True,
+        per_process=True,
     )
-    log_level_replica: str = arg("warning", "Log level of the other processes.", choices=LEVELS, none=True)
-    log_on_each_node: bool = arg(True, "With several machines: log on each machine instead of only the first.")
+    log_level_replica: str = arg(
+        "warning", "Log level of the other processes.", choices=LEVELS, none=True, per_process=True
+    )
+    log_on_each_node: bool = arg(
+        True, "With several machines: log on each machine instead of only the first.", per_process=True
+    )
     disable_tqdm: bool | None = arg(
         None,
         "Disable progress bars.",
         shown="True without a terminal or with log_level above warning, otherwise False",
+        per_process=True,
     )
-    skip_memory_metrics: bool = arg(True, "False adds peak memory to the metrics.")
+    skip_memory_metrics: bool = arg(True, "False adds peak memory to the metrics.", per_process=True)
     past_index: int = arg(-1, "Index of the model output to pass as `mems` to the next step; -1: off.", low=-1)
 
     def check(self) -> None:

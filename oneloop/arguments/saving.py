@@ -39,6 +39,7 @@ class Saving(Group):
         convert=to_limit,
         low=1,
         shown="all",
+        per_process=True,
     )
     save_interval_minutes: float | None = arg(
         None, "Also save when the last checkpoint is this many minutes old.", low=0, never=(0,), shown="off"
@@ -57,11 +58,17 @@ class Saving(Group):
         shown="SIGTERM, SIGINT",
     )
     enable_jit_checkpoint: bool = arg(False, "True: adds SIGTERM to preemption_signals, where it is by default.")
-    push_to_hub: bool = arg(False, "Push the model to the Hub each time it is saved.")
+    push_to_hub: bool = arg(False, "Push the model to the Hub each time it is saved.", per_process=True)
     hub_model_id: str | None = arg(
-        None, "With push_to_hub: the repository.", aliases=("push_to_hub_model_id",), shown="output_dir's name"
+        None,
+        "With push_to_hub: the repository.",
+        aliases=("push_to_hub_model_id",),
+        shown="output_dir's name",
+        per_process=True,
     )
-    hub_strategy: str = arg("every_save", "With push_to_hub: what to push, and when.", enum=HubStrategy)
+    hub_strategy: str = arg(
+        "every_save", "With push_to_hub: what to push, and when.", enum=HubStrategy, per_process=True
+    )
     hub_token: str | None = arg(
         None,
         "With push_to_hub: the token. It is never written to a file or log.",
@@ -69,12 +76,19 @@ class Saving(Group):
         convert=to_token,
         shown="that of the logged-in user",
         repr=False,
+        per_process=True,
     )
     hub_private_repo: bool | None = arg(
-        None, "With push_to_hub: make a new repository private or public. By default, as its owner's settings say."
+        None,
+        "With push_to_hub: make a new repository private or public. By default, as its owner's settings say.",
+        per_process=True,
     )
-    hub_always_push: bool = arg(False, "With push_to_hub: push even if the previous push has not finished.")
-    hub_revision: str | None = arg(None, "With push_to_hub: the branch to push to.", shown="the main branch")
+    hub_always_push: bool = arg(
+        False, "With push_to_hub: push even if the previous push has not finished.", per_process=True
+    )
+    hub_revision: str | None = arg(
+        None, "With push_to_hub: the branch to push to.", shown="the main branch", per_process=True
+    )
 
     def check(self) -> None:
         self.preemption_signals = [signal.name for signal in parse(self.preemption_signals)]

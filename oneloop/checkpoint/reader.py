@@ -7,7 +7,7 @@ from typing import Any
 
 from ..converters import other_trainers
 from ..errors import CheckpointError
-from ..formats import structure
+from ..formats import links, structure
 from ..formats.reading import LARGEST, open_file
 from ..formats.schema import format_short
 from ..formats.structure import FORMAT, MANIFEST, RUN, STATE, CheckpointFiles
@@ -51,7 +51,8 @@ class Checkpoint(CheckpointFiles):
     def problems(self, contents: bool = True) -> list[str]:
         """Why it is incomplete or corrupt; without `contents`, only names and sizes are compared."""
         if self.is_external:
-            return other_trainers.problems(self.path, contents)
+            outside = [links.problem(name) for name in links.leading_out(self.path)]
+            return outside or other_trainers.problems(self.path, contents)
         try:
             manifest = self.manifest
         except CheckpointError as error:
@@ -76,6 +77,8 @@ class Checkpoint(CheckpointFiles):
         file = self.path / name
         if not file.is_file():
             return f"{name} is missing"
+        if links.leads_out(self.path, name):
+            return links.problem(name)
         size = file.stat().st_size
         if size != facts["bytes"]:
             return f"{name} has {size} bytes instead of {facts['bytes']}"

@@ -481,6 +481,7 @@ def _start(run: SavedRun, stored: RunState, place: PositionState, path: Path, cr
     data = DataStates(
         position=None if trainer.args.ignore_data_skip else place.data,
         exhausted=bool(place.exhausted) and not trainer.args.ignore_data_skip,
+        first_batch=place.first_batch,
         is_waiting=True,
         owners=owners,
         own={"collator": place.collator, "dataset": place.dataset},

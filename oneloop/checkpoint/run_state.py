@@ -35,7 +35,13 @@ BUFFER = "buffer/"  # prefix of the tensors of one process, stored with its RNG 
 ATTRIBUTES = "attributes/"  # prefix of the tensors in attributes of the Trainer's class, likewise
 GENERATOR = "generator/"  # prefix of the states of generators that a user's sampler draws from, likewise
 
-_IF_ANY = ("trainer", "ahead", "exhausted", "parts")  # of a position: left out if there is nothing to say
+_IF_ANY = (
+    "trainer",
+    "ahead",
+    "exhausted",
+    "first_batch",
+    "parts",
+)  # of a position: left out if there is nothing to say
 
 
 @dataclass
@@ -56,6 +62,7 @@ class PositionState:
     parts: Any = None  # what parts of the run have of this process alone
     ahead: Any = None  # collator and dataset before the fetch of the batch that was waiting
     exhausted: bool = False  # data that keeps its own position had no batch left in its epoch
+    first_batch: str | None = None  # digest of the state of such data after the first batch of the epoch
     ranks: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -144,6 +151,7 @@ class DataStates:
 
     position: Any = None  # of data that keeps its own
     exhausted: bool = False  # it has no batch left in its epoch
+    first_batch: str | None = None  # digest of its state after the first batch of the epoch
     is_waiting: bool = False  # the position is still to be loaded
     owners: dict[str, Any] = field(default_factory=dict)  # the dataset and the collator
     own: dict[str, Any] = field(default_factory=dict)  # their states, by the same names
@@ -158,6 +166,11 @@ class DataStates:
         """The position, to be loaded or not."""
         self.is_waiting = False
         return self.position
+
+    def take_first_batch(self) -> str | None:
+        """The digest of the state after the first batch, for the epoch that was under way."""
+        found, self.first_batch = self.first_batch, None
+        return found
 
     def load(self, is_ahead: bool = False) -> None:
         """Restore the dataset and the collator."""

@@ -61,6 +61,12 @@ def keeps_state_across_epochs(stream: Any) -> bool:
     return not known and not hasattr(source, "batch_sampler")
 
 
+def has_partial_state(loader: Any) -> bool:
+    """Whether the state of a loader does not say all of its position. That of a StatefulDataLoader of torchdata has
+    neither the random numbers of its workers nor, once its data has been reset, which of them have ended."""
+    return _is_a(loader, "torchdata", "StatefulDataLoader") and bool(getattr(loader, "num_workers", 0))
+
+
 def _stages(pipeline: Any) -> list[str]:
     return [getattr(stage, "__name__", type(stage).__name__) for stage in pipeline.pipeline]
 

@@ -193,7 +193,7 @@ def _state_here(note: dict[str, Any], place: dict[str, Any]) -> str:
     try:
         state = Path(f"/proc/{note['pid']}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return "exited while other processes are still running" if "left" in note else "has died"
+        state = "X"
     if state in "ZX":
-        return "has died"
+        return "exited while other processes are still running" if "left" in note else "has died"
     return "is stopped (SIGSTOP)" if state in "Tt" else ""

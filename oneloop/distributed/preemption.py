@@ -16,6 +16,7 @@ from ..errors import ArgumentError, OneloopError
 
 logger = logging.getLogger(__name__)
 
+NOTHING_SAVED = "No step was done, so there is nothing to save: start again."
 EXIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: not finished; a restart can resume
 
 
@@ -46,13 +47,17 @@ def parse(names: list[str]) -> list[signal.Signals]:
 
 
 class SignalHandler:
-    """Handles the signals during training. The first one is recorded; a second one has its usual effect."""
+    """Handles the signals during training. The first one is recorded; a second one has its usual effect. Before
+    training starts (`is_starting`) the first one exits: there is no step to finish."""
+
+    is_starting = False
 
     def __init__(self, names: list[str]) -> None:
         self.signals = parse(names)
         self.received: signal.Signals | None = None
         self.with_peers = False  # all processes of the run stop together
         self._before: dict[signal.Signals, Any] = {}
+        self._is_entered = False
         self._own: Callable[[], Any] | None = None  # the script's handler of the signal that was received
 
     def agree_on(self, number: int) -> None:
@@ -64,6 +69,9 @@ class SignalHandler:
         return [self.received == number for number in self.signals]
 
     def __enter__(self) -> "SignalHandler":
+        if self._is_entered:  # when train() began
+            return self
+        self._is_entered = True
         if threading.current_thread() is threading.main_thread():
             for number in self.signals:
                 self._before[number] = signal.signal(number, self._remember)
@@ -99,24 +107,29 @@ class SignalHandler:
             self._own = partial(handler, number, frame)
         self._restore()
         # Not through logging: the signal may have interrupted this thread while it was writing a log line.
-        name = signal.Signals(number).name
-        text = f"oneloop: {name}: finishing this step, then saving and exiting. Repeat to exit now.\n"
+        what = "finishing this step, then saving and exiting. Repeat to exit now."
+        text = f"oneloop: {signal.Signals(number).name}: {NOTHING_SAVED if self.is_starting else what}\n"
         # After Ctrl-C in `python train.py 2>&1 | tee log`, tee is dead too. A process that was started without a stderr
         # has None, and may have given its number to another file.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.write(sys.__stderr__.fileno(), text.encode())  # type: ignore[union-attr]
+        if self.is_starting:
+            self._raise(f"training interrupted ({self.received.name}). {NOTHING_SAVED}")
 
     def exit(self, outcome: str) -> NoReturn:
-        """Leave train() after saving; `outcome` says what was saved. A handler that the script had installed is called
-        first; it may exit itself."""
+        """Leave train() after saving; `outcome` says what was saved."""
         assert self.received is not None
+        text = f"training interrupted ({self.received.name}). {outcome}"
+        if self.received != signal.SIGINT:  # SystemExit prints nothing itself
+            logger.warning("%s Exit status %d.", text[0].upper() + text[1:], EXIT_STATUS)
+        self._raise(text)
+
+    def _raise(self, text: str) -> NoReturn:
+        """A handler that the script had installed is called first; it may exit itself."""
         if self._own is not None:
             self._own()
-        text = f"training interrupted ({self.received.name}). {outcome}"
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(text)
-        # Logged here, since SystemExit prints nothing itself.
-        logger.warning("%s Exit status %d.", text[0].upper() + text[1:], EXIT_STATUS)
         raise Preempted(text)
 
 

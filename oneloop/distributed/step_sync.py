@@ -166,9 +166,22 @@ class StepSync:
         self._dummy_batch: Any = None
 
     @contextlib.contextmanager
+    def starting(self, names: list[str]) -> Iterator[None]:
+        """A context in which signals exit with their own status, until `watching` is entered. Of several processes, the
+        launcher ends those that wait for one that has failed: what they say is about that one."""
+        if not self.run.core.mesh.is_single:
+            with self.run.core.processes.translate_lost_peer_errors():
+                yield
+            return
+        with SignalHandler(names) as self.signals:
+            self.signals.is_starting = True
+            yield
+
+    @contextlib.contextmanager
     def watching(self, names: list[str]) -> Iterator[None]:
         """A context in which signals are received, and the loss of another process is explained."""
-        with SignalHandler(names) as self.signals:
+        with self.signals or SignalHandler(names) as self.signals:
+            self.signals.is_starting = False
             try:
                 with self.run.core.processes.translate_lost_peer_errors():
                     yield

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import CheckpointError
-from . import part_rules, safetensors_io
+from . import links, part_rules, safetensors_io
 from .reading import parse_json, read_json
 from .schema import (
     any_number,
@@ -43,7 +43,7 @@ RUN = "run.json"
 ARGUMENTS = "training_args.json"
 
 # Of a position: what differs between processes.
-OWN_STATES = ("data", "collator", "dataset", "trainer", "ahead", "exhausted", "parts")
+OWN_STATES = ("data", "collator", "dataset", "trainer", "ahead", "exhausted", "first_batch", "parts")
 PENDING = ("should_log", "should_evaluate", "should_save")  # what an interruption by a signal postponed
 ADDED = "added"  # in an entry of the manifest: an override added the file to a complete checkpoint
 
@@ -108,6 +108,7 @@ _POSITION = record(
         "trainer": optional(mapping(anything)),
         "ahead": optional(record({}, {"collator": anything, "dataset": anything}, is_closed=True)),
         "exhausted": optional(flag),
+        "first_batch": optional(text("[0-9a-f]{64}", "a SHA-256 checksum")),
         "ranks": listing(record({}, dict.fromkeys(OWN_STATES, anything), is_closed=True)),
     },
 )
@@ -163,6 +164,8 @@ _PREFIXES = re.compile(r"(?:rank\d+/)?(?:epoch/|ahead/)?")
 
 def load_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a checkpoint directory; a CheckpointError if it is missing or invalid."""
+    if links.leads_out(path, MANIFEST):
+        raise CheckpointError(links.problem(MANIFEST))
     manifest = check(read_json(path / MANIFEST, LARGEST_MANIFEST), _MANIFEST, MANIFEST)
     outside = next((name for name in manifest["files"] if not is_inside(name)), None)
     if outside is not None:
@@ -229,6 +232,8 @@ class CheckpointFiles:
         if not (self.path / MANIFEST).exists():
             return (self.path / name).is_file()
         entry = self.manifest["files"].get(name)
+        if entry is not None and links.leads_out(self.path, name):
+            raise CheckpointError(f"{self.path}: {links.problem(name)}.")
         return entry is not None and not entry.get(ADDED, False)
 
     def json(self, name: str) -> Any:

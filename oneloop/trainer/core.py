@@ -97,7 +97,7 @@ class Core:
     ) -> "TrainOutput":
         """One run, to its end. `after`: it begins with a rollback, which is a resume in the same process."""
         trainer, run = self.trainer, self.begin_run(after)
-        with run.checkpointer.directory:
+        with run.sync.starting(trainer.args.preemption_signals), run.checkpointer.directory:
             checkpoint = self.processes.run_on_main(lambda: run.find_checkpoint(wanted), "looking for checkpoints")
             checkpoint = run.storage.provide_checkpoint(checkpoint, wanted)
             if trainer.model_init is not None:

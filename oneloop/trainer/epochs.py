@@ -1,9 +1,12 @@
 """The epochs of a run: an iterator over the micro-batches of each, from any step on, with the right RNG state."""
 
+import hashlib
 import json
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,21 +67,26 @@ class RandomSnapshot:
 
 
 class EpochBatches:
-    """The batches of an epoch; knows whether it is over."""
+    """The batches of an epoch; knows whether it is over. `after_first` is called after the first batch."""
 
-    def __init__(self, batches: Any, is_over: bool = False) -> None:
+    def __init__(self, batches: Any, is_over: bool = False, after_first: Callable[[], Any] | None = None) -> None:
         self.is_over = is_over
         self._batches = batches
+        self._after_first = after_first
 
     def __iter__(self) -> "EpochBatches":
         return self
 
     def __next__(self) -> Any:
         try:
-            return next(self._batches)
+            batch = next(self._batches)
         except StopIteration:
             self.is_over = True
             raise
+        if self._after_first is not None:
+            after_first, self._after_first = self._after_first, None
+            after_first()
+        return batch
 
 
 class Epochs:
@@ -91,6 +99,8 @@ class Epochs:
         self.generators: list[Any] = []  # states at the start of the epoch of those that a user's sampler draws from
         self.source: EpochBatches | None = None  # the batches of an epoch of data that keeps its own position
         self.ahead: Lookahead | None = None  # data_order="transformers": the batches of the epoch
+        self.first_batch: str | None = None  # digest of the state of such data after the first batch of the epoch
+        self._state_moves = False  # reading has changed that state
 
     def start_from(self, resume: ResumePoint) -> None:
         self.resume = resume
@@ -124,7 +134,10 @@ class Epochs:
             self._skip_by_reading(batches, skip)
         if is_next:
             batches = self._restart_if_empty(batches)
-        self.source = None if self._owner_of_position() is None else EpochBatches(batches, is_over)
+        self.first_batch, seen = None, self.resume.data.take_first_batch()
+        if seen is not None and done and not is_over:
+            batches, self.first_batch = self._ended_if_restarted(batches, seen), seen
+        self.source = self._tracked(batches, is_over, is_new=not done)
         batches, self.ahead = batches if self.source is None else self.source, None
         if getattr(loader, "fetches_ahead", False):
             batches = self.ahead = Lookahead(batches, self._states_of_fetch)
@@ -149,6 +162,38 @@ class Epochs:
         if is_empty:
             randomness.set_state(core.backend, before)
             yield from dataloaders.local_batches(core, self.run.plan.loader)
+
+    def _tracked(self, batches: Any, is_over: bool, is_new: bool) -> EpochBatches | None:
+        """The batches of data that keeps its own position; None for other data."""
+        owner = self._owner_of_position()
+        if owner is None:
+            return None
+        is_read_ahead = getattr(self.run.plan.loader, "fetches_ahead", False)
+        if not is_new or is_read_ahead or not streams.keeps_state_across_epochs(owner):
+            return EpochBatches(batches, is_over)
+        return EpochBatches(batches, is_over, partial(self._record_first_batch, _digest(self._loader_state())))
+
+    def _record_first_batch(self, before: str | None) -> None:
+        found = _digest(self._loader_state())
+        self._state_moves = self._state_moves or found != before
+        self.first_batch = found if self._state_moves else None
+
+    def _ended_if_restarted(self, batches: Any, first_batch: str) -> Any:
+        """Batches from the position that was loaded. At the end of a pass, data may begin anew when it is iterated:
+        then reading leads to the state that followed the first batch of this epoch. It had ended: what was read is
+        undone."""
+        position, before = self.resume.data.position, self.before_evaluation()
+        for batch in batches:
+            if _digest(self._loader_state()) == first_batch:
+                break
+            yield batch
+            yield from batches
+            return
+        else:
+            return
+        del batches
+        self.abandon_evaluation(before)
+        self._load_position(position)
 
     def _set_epoch(self, loader: Any, epoch: int) -> None:
         """Which epoch begins, to all parts of the data that want to know."""
@@ -191,9 +236,13 @@ class Epochs:
             return 0
         if stored is None or owner is None or not (skip or (is_next and streams.keeps_state_across_epochs(owner))):
             return skip
-        with restoring("the position in the training data", "the checkpoint"):
-            owner.load_state_dict(stored if self.run.core.mesh.num_batches > 1 else source_state(stored))
+        self._load_position(stored)
         return 0
+
+    def _load_position(self, stored: Any) -> None:
+        with restoring("the position in the training data", "the checkpoint"):
+            is_divided = self.run.core.mesh.num_batches > 1
+            self._owner_of_position().load_state_dict(stored if is_divided else source_state(stored))
 
     def _owner_of_position(self) -> Any:
         """The loader or dataset whose state says which samples are next; None if there is none. That of a map-style
@@ -203,6 +252,8 @@ class Epochs:
         if isinstance(getattr(loader, "batch_sampler", None), BatchSampler) or has_shuffle_buffer(dataset):
             return None
         is_iterable = dataset is not None and self.run.core.backend.loaders.is_iterable(dataset)
+        if streams.has_partial_state(loader):
+            return None
         owners = [loader, dataset if is_iterable else None]
         return next((owner for owner in owners if callable(getattr(owner, "load_state_dict", None))), None)
 
@@ -245,6 +296,8 @@ class Epochs:
 
         if has_shuffle_buffer(getattr(self.run.plan.loader, "dataset", None)):
             why = "The training data is shuffled through a buffer, which is not in the checkpoint"
+        elif streams.has_partial_state(self.run.plan.loader):
+            why = "The state of a StatefulDataLoader with workers does not have their random numbers"
         else:
             why = "The training data is not seekable"
         logger.warning(
@@ -268,6 +321,9 @@ class Epochs:
             return
         for name, value in resume.pending.items():
             setattr(core.trainer.control, name, value)
+        if self.run.is_over and core.trainer.args.save_strategy != "no":
+            # No later step is saved: without this, the last checkpoint would keep what is done now as pending.
+            core.trainer.control.should_save = True
         if resume.random is not None:
             self._load_random(resume.random)
         self._restore_generators(self.run.plan.loader)
@@ -419,9 +475,17 @@ class Epochs:
         that is waiting will be fetched again, for which there are the states of before."""
         now = self._current_data_states()
         if self.resume.is_waiting:
-            return now | {"ahead": self.resume.data.ahead or None, "exhausted": self.resume.data.exhausted}
+            data = self.resume.data
+            return now | {
+                "ahead": data.ahead or None,
+                "exhausted": data.exhausted,
+                "first_batch": data.first_batch,
+            }
         if self.ahead is None or self.ahead.before is None:
-            return now | {"exhausted": self._is_exhausted and now["data"] is not None}
+            return now | {
+                "exhausted": self._is_exhausted and now["data"] is not None,
+                "first_batch": self.first_batch,
+            }
         before = dict(self.ahead.before[1])
         now["data"] = before.pop("data")
         return now | {"ahead": before if any(before.values()) else None}
@@ -473,6 +537,10 @@ class Epochs:
         if owner is not loader and getattr(loader, "num_workers", False):
             return None  # the workers iterate over copies of the dataset; this one has not advanced
         return own_state(owner)
+
+
+def _digest(state: Any) -> str | None:
+    return None if state is None else hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _check_buffer(name: str, array: Any, buffer: Any) -> None:

@@ -26,7 +26,7 @@ from ..optim.schedules import follows_metric
 from ..outputs import TrainOutput
 from ..state import TrainerControl, TrainerState
 from ..steps import Position, StepPlan, plan_steps
-from . import dataloaders, profiling, unused_arguments
+from . import agreement, dataloaders, profiling, unused_arguments
 from .averages import WeightAverage
 from .epochs import Epochs, start_batch_streams
 from .events import RunEvents
@@ -235,6 +235,8 @@ class Run:
     def _begin(self, checkpoint: Checkpoint | None, trial: Any) -> None:
         """Everything before the first step. The order matters: each part needs the one before it."""
         core, trainer = self.core, self.core.trainer
+        if not core.mesh.is_single:
+            agreement.check_arguments(core)
         late = checkpoint is not None and resume.loads_after_wrapping(core, checkpoint)
         if checkpoint is None:
             self._fresh_state()
@@ -252,6 +254,8 @@ class Run:
             trainer._load_from_checkpoint(str(checkpoint.path))
         core.make_engine()
         self._make_optimizer()
+        if not core.mesh.is_single:
+            agreement.check_plan(self)
         for part in self.parts:
             part.model_ready()
         if checkpoint is None:

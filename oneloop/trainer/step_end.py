@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arguments.evaluation import higher_is_better
 from ..checkpoint import store
+from ..distributed.preemption import NOTHING_SAVED
 from ..errors import EvaluationInterrupted, MissingMetricError
 from ..introspect import accepts, is_overridden
 from ..optim.scheduler import steps_by_metric
@@ -128,7 +129,7 @@ class StepEnd:
         trainer, saved = self.run.core.trainer, self.run.checkpointer.last_saved
         target = f"{store.PREFIX}-{trainer.state.global_step}"
         if trainer.state.global_step == 0:
-            return "No step was done, so there is nothing to save: start again."
+            return NOTHING_SAVED
         if Path(saved or "").name != target:
             return "This step was not saved: save_strategy is 'no', or see the messages above."
         if trainer.args.save_only_model:

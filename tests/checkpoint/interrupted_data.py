@@ -139,6 +139,51 @@ class StreamWithOffset(StreamWithState):
         self.start = self.place
 
 
+class StreamWithPlace:
+    """An iterable in the order of the data, whose position is back at the start with the last sample."""
+
+    def __init__(self, texts):
+        self.texts, self.place = texts, 0
+
+    def __iter__(self):
+        is_over = False
+        while not is_over:
+            place, self.place = self.place, (self.place + 1) % len(self.texts)
+            is_over = self.place == 0
+            yield self.texts[place]
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+class StreamWithRestart(StreamWithPlace):
+    """It stays at its end, and goes back to the start when it is iterated there."""
+
+    def __iter__(self):
+        if self.place == len(self.texts):
+            self.place = 0
+        while self.place < len(self.texts):
+            self.place += 1
+            yield self.texts[self.place - 1]
+
+
+class StreamWithOwnIterator(StreamWithPlace):
+    """Its own iterator, which starts again after it has said that it is over."""
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.place == len(self.texts):
+            self.place = 0
+            raise StopIteration
+        self.place += 1
+        return self.texts[self.place - 1]
+
+
 def dataset(data, **more):
     return {"data": data, **more}
 
@@ -198,6 +243,18 @@ def streamed_with_offset(course, kit):
     return dataset(StreamWithOffset(NoisyTexts(course.samples, 5, kit)))
 
 
+def streamed_with_place(course, kit):
+    return dataset(StreamWithPlace(NoisyTexts(course.samples, 5, kit)))
+
+
+def streamed_with_restart(course, kit):
+    return dataset(StreamWithRestart(NoisyTexts(course.samples, 5, kit)))
+
+
+def streamed_with_own_iterator(course, kit):
+    return dataset(StreamWithOwnIterator(NoisyTexts(course.samples, 5, kit)))
+
+
 COMMON = {
     "map": mapped,
     "map with state": mapped_with_state,
@@ -210,6 +267,9 @@ COMMON = {
     "stream with state": streamed_with_state,
     "stream with generator": streamed_with_generator,
     "stream with offset": streamed_with_offset,
+    "stream with place": streamed_with_place,
+    "stream with restart": streamed_with_restart,
+    "stream with own iterator": streamed_with_own_iterator,
 }
 
 
@@ -308,6 +368,32 @@ def torch_stateful_loader_generator(course, kit):
     return torch_loader(course, kit, _generator, StatefulDataLoader)
 
 
+def _stateful_loader_with_workers(course, data):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def make(data, collate):
+        return StatefulDataLoader(data, batch_size=course.batch, num_workers=2, collate_fn=collate)
+
+    return with_loader(data, make)
+
+
+def torch_stateful_loader_workers(course, kit):
+    return _stateful_loader_with_workers(course, NoisyTexts(course.samples, 5, kit))
+
+
+def torch_stateful_loader_stream(course, kit):
+    """An iterable with a state in two workers, which take whole batches of it."""
+    from torch.utils.data import IterableDataset, get_worker_info
+
+    class Divided(StreamWithState, IterableDataset):
+        def drawn(self):
+            worker = get_worker_info()
+            numbers = range(len(self.texts))
+            return [i for i in numbers if i // course.batch % worker.num_workers == worker.id]
+
+    return _stateful_loader_with_workers(course, Divided(NoisyTexts(course.samples, 5, kit)))
+
+
 def torch_stream_generator(course, kit):
     """An iterable of torch with a generator, which is seeded for each epoch."""
     import torch
@@ -344,6 +430,8 @@ TORCH = {
     "torch DataLoader generator": torch_loader_generator,
     "torch StatefulDataLoader": torch_stateful_loader,
     "torch StatefulDataLoader generator": torch_stateful_loader_generator,
+    "torch StatefulDataLoader workers": torch_stateful_loader_workers,
+    "torch StatefulDataLoader workers and stream": torch_stateful_loader_stream,
     "torch IterableDataset generator": torch_stream_generator,
     "datasets shuffle": shuffled_buffer,
 }

@@ -6,6 +6,7 @@ First the courses that were found to end differently, by what was wrong; then so
 import json
 import logging
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -185,6 +186,38 @@ def test_a_stream_that_has_ended_is_not_read_once_more(framework, kind):
     assert wrong(kind, framework, options=by_epochs, interruptions=(at_end,)) == []
     saved_at_end = by_epochs | {"eval_strategy": "epoch", "save_strategy": "epoch"}
     assert wrong(kind, framework, options=saved_at_end, interruptions=(AFTER_EPOCH,)) == []
+
+
+@FRAMEWORKS
+@pytest.mark.once_on("mindspore", "paddle")
+@pytest.mark.parametrize("kind", ["stream with place", "stream with restart", "stream with own iterator"])
+def test_a_stream_that_goes_back_to_its_start_at_the_end_of_a_pass(framework, kind):
+    """Full batches: the last one does not tell that it is. Its state at the last step is that of the start, or one that
+    is iterated from the start."""
+    by_epochs = {"max_steps": -1, "num_train_epochs": 3, "lr_scheduler_type": "constant", "eval_strategy": "epoch"}
+    by_epochs |= {"gradient_accumulation_steps": 1, "load_best_model_at_end": False}
+    for number in (4, 5, 10):  # before, at and after the first end; at the second one
+        assert wrong(kind, framework, options=by_epochs, interruptions=(Interruption("on_step_end", number),)) == []
+    again = (Interruption("on_step_end", 5), Interruption("on_step_begin", 1, "abort"))
+    assert wrong(kind, framework, options=by_epochs, interruptions=again) == []
+
+
+@TORCH_ONLY
+@pytest.mark.parametrize("kind", ["torch StatefulDataLoader workers", "torch StatefulDataLoader workers and stream"])
+def test_a_stateful_loader_with_workers(kind):
+    """Its state has no random numbers of its workers, nor which of them have ended: what was read is read again."""
+    by_epochs = {"max_steps": -1, "num_train_epochs": 2, "lr_scheduler_type": "constant", "eval_strategy": "epoch"}
+    at_end = Interruption("on_step_end", 3), Interruption("on_step_end", 2)
+    assert wrong(kind, options=by_epochs | {"load_best_model_at_end": False}, interruptions=at_end) == []
+
+
+@FRAMEWORKS
+def test_an_iterator_that_starts_again_after_its_end_ends_the_epoch(framework):
+    """A short batch is the last one, though another sample could be had."""
+    options = {"max_steps": -1, "num_train_epochs": 2, "lr_scheduler_type": "constant", "eval_strategy": "epoch"}
+    options = EVERY_STEP | options | {"gradient_accumulation_steps": 1, "load_best_model_at_end": False}
+    course = Course("stream with own iterator", framework, 11, batch=3, options=options)
+    assert difference(replace(course, interruptions=(Interruption("on_step_end", 4),)))[0] == []
 
 
 @FRAMEWORKS

@@ -12,7 +12,7 @@ import pytest
 
 from oneloop.checkpoint import store
 from oneloop.errors import CheckpointError
-from oneloop.formats import reading, safetensors_io, structure
+from oneloop.formats import links, reading, safetensors_io, structure
 from oneloop.formats.safetensors_io import Raw, from_numpy
 from tests.backends.support import available, same_bytes
 from tests.checkpoint.mutations import LAST, SAVED, build, reseal, save
@@ -409,6 +409,54 @@ def test_a_pipe_or_a_device_does_not_hang(tmp_path, name, what, saved, pipe):
     assert get_state_error(checkpoint, name)
     with pytest.raises(CheckpointError):
         resume(kit, checkpoint)
+
+
+OUTSIDE = "is a link to a file outside of the checkpoint"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "run.json", "trainer_state.json", MODEL, OPTIMIZER, RANDOM])
+def test_a_link_out_of_a_checkpoint_is_not_read(tmp_path, name, saved):
+    """Also if it leads to the right bytes."""
+    kit, source, _ = saved
+    if kit.name != available()[0].name:
+        pytest.skip("reads the same files on every framework")
+    checkpoint = shutil.copytree(source, tmp_path / "run" / f"checkpoint-{SAVED}")
+    shutil.move(checkpoint / name, tmp_path / "elsewhere")
+    (checkpoint / name).symlink_to(tmp_path / "elsewhere")
+    assert any(f"{name} {OUTSIDE}" in each for each in store.problems(checkpoint))
+    assert any(f"{name} {OUTSIDE}" in each for each in store.problems(checkpoint, contents=False))
+    with pytest.raises(CheckpointError, match=OUTSIDE):
+        resume(kit, checkpoint)
+    with pytest.raises(CheckpointError, match=OUTSIDE):
+        structure.CheckpointFiles(checkpoint).has(name)
+
+
+def test_a_link_within_a_checkpoint_and_one_of_the_cache_of_the_hub(tmp_path, saved):
+    kit, source, weights = saved
+    repository = tmp_path / "models--a--b"
+    checkpoint = shutil.copytree(source, repository / "snapshots" / "0123" / f"checkpoint-{SAVED}")
+    (repository / "blobs").mkdir()
+    shutil.move(checkpoint / MODEL, repository / "blobs" / "89ab")
+    (checkpoint / MODEL).symlink_to(Path("..", "..", "..", "blobs", "89ab"))
+    shutil.move(checkpoint / RANDOM, checkpoint / "other")
+    (checkpoint / RANDOM).symlink_to("other")
+    assert store.problems(checkpoint) == []
+    assert same_bytes(kit.weights(resume(kit, checkpoint).model), weights)
+    (checkpoint / MODEL).unlink()
+    shutil.move(repository / "blobs" / "89ab", tmp_path / "blobs")
+    (repository / "blobs" / "89ab").symlink_to(tmp_path / "blobs")
+    (checkpoint / MODEL).symlink_to(Path("..", "..", "..", "blobs", "89ab"))
+    assert any(OUTSIDE in each for each in store.problems(checkpoint)), "the contents themselves are elsewhere"
+
+
+def test_a_directory_whose_name_begins_like_the_checkpoint_is_outside(tmp_path):
+    for name in ("checkpoint-1", "checkpoint-12"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    (tmp_path / "checkpoint-1" / "link").symlink_to(tmp_path / "checkpoint-12" / "file")
+    (tmp_path / "again").symlink_to("checkpoint-1")
+    for folder in (tmp_path / "checkpoint-1", tmp_path / "again"):
+        assert links.leading_out(folder) == ["link"]
 
 
 def get_state_error(checkpoint, name):

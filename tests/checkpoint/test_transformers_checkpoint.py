@@ -152,6 +152,13 @@ def test_same_batches_give_the_same_weights(tmp_path):
         assert torch.allclose(mine, other, rtol=1e-5, atol=1e-7), name
 
 
+def test_a_link_out_of_it_is_not_read(old, tmp_path):
+    shutil.move(old / "optimizer.pt", tmp_path / "elsewhere")
+    (old / "optimizer.pt").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=r"optimizer\.pt is a link to a file outside of the checkpoint"):
+        resume(old)
+
+
 def test_one_warning_says_what_to_know(old, caplog):
     with caplog.at_level(logging.WARNING, "oneloop"):
         resume(old, callbacks=[StopAtOnce()])

@@ -19,7 +19,7 @@ import numpy as np
 
 from oneloop import Mixture, Trainer, TrainerCallback, TrainingArguments
 from oneloop.distributed.world import world
-from oneloop.errors import NonFiniteError
+from oneloop.errors import ArgumentError, DataError, NonFiniteError
 from tests.backends.support import WORDS, kit_module, rows, tagged
 from tests.internals import backend_of, processes_of, skipped_updates
 from tests.trainer import loss_table as loss_rows
@@ -612,8 +612,9 @@ def rolled_back_at_an_epoch(folder):
 
 @case
 def one_bad_sample(folder):
-    """A sample that is not finite is seen by one process, and all leave the update out."""
-    data = rows(29)
+    """A sample that is not finite is seen by one process, and all leave the update out. Every batch is full:
+    four processes would divide a smaller one into some of one sample, which has no norm."""
+    data = rows(32)
     data[13]["x"][:] = np.nan
     trainer = train(folder, "bad", KIT.classifier(norm=True), data, nonfinite="skip", num_train_epochs=1)
     statistics = {buffer.name for buffer in backend_of(trainer).models.buffers(trainer.model)}
@@ -624,6 +625,38 @@ def one_bad_sample(folder):
         "skipped": skipped_updates(trainer),
         "steps": trainer.state.global_step,
     }
+
+
+@case
+def disagreeing(folder):
+    """Runs whose processes are given different values."""
+    number = world().rank
+    model = KIT.classifier()
+
+    class OwnRate(Trainer):
+        def create_optimizer(self, *args):
+            self.optimizer = KIT.sgd(self.model, 0.1 * (1 + number))
+            return self.optimizer
+
+    runs = {
+        "max_steps": (Trainer, rows(16), {"max_steps": 2 + number}),
+        "gradient_accumulation_steps": (Trainer, rows(16), {"gradient_accumulation_steps": 1 + number}),
+        "learning_rate": (Trainer, rows(16), {"learning_rate": 0.1 * (1 + number)}),
+        "seed": (Trainer, rows(16), {"seed": 1 + number}),
+        "training samples": (Trainer, rows(16 + 8 * number), {}),
+        "evaluation samples": (Trainer, rows(16), {"eval_dataset": {"own": rows(4 + number)}}),
+        "learning rates": (OwnRate, rows(16), {}),
+        "what may differ": (Trainer, rows(16), {"run_name": f"run {number}", "data_seed": 3, "seed": 1 + number}),
+    }
+    found = {}
+    for name, (kind, data, given) in runs.items():
+        before = {key: value.copy() for key, value in KIT.weights(model).items()}
+        try:
+            found[name] = train(folder, "disagreeing", model, data, kind, **given).state.global_step
+        except (ArgumentError, DataError) as error:
+            same = all((before[key] == value).all() for key, value in KIT.weights(model).items())
+            found[name] = f"{type(error).__name__}, {'nothing' if same else 'something'} trained: {error}"
+    return found
 
 
 @case

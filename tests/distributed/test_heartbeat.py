@@ -173,6 +173,20 @@ def test_a_process_of_this_machine_is_looked_at(number, state, board, heartbeat,
     )
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
+def test_one_that_has_exited_and_is_not_reaped_yet_has_not_died(board, heartbeat):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie now
+    own = heartbeat(0)
+    board.note(1)
+    board.note(2, pid=child.pid, space=board.here(0), left="")
+    found = own.describe_lost_rank("")
+    child.wait(10)
+    gone = own.describe_lost_rank("")
+    assert found.startswith(f"Process 2 (pid {child.pid} on there) exited while other processes are still running.")
+    assert gone == found
+
+
 def test_all_name_the_same_one(board, heartbeat):
     """Whoever leaves because of a loss is not named for it by the next to notice."""
     board.note(1, collective_count=MEETING - 1)

@@ -12,7 +12,7 @@ from tests.backends import support as backends_support
 from tests.distributed.launch import results, run_cases
 from tests.distributed.test_data import DROPOUT, check_dropout
 from tests.distributed.test_equality import check_loss_table, difference
-from tests.distributed.test_steps import check_rolled_back, check_rolled_back_at_an_epoch
+from tests.distributed.test_steps import check_disagreeing, check_rolled_back, check_rolled_back_at_an_epoch
 
 FRAMEWORKS = [name for name in backends_support.names() if name != "torch"]  # to which the rest of this folder belongs
 EQUAL = ("sgd", "few_left", "tokens_accumulated", "adamw", "iterable_in_parts", "shifted")
@@ -31,6 +31,7 @@ CASES = (
     "asked_by_one",
     "metrics_of_main",
     "first_and_later",
+    "disagreeing",
     "searched",
     "dropout_of_each",
     "closing",
@@ -66,6 +67,11 @@ def runs(request, tmp_path_factory):
         two=results(places["two"], 2),
         back=results(places["back"], 1)[0],
     )
+
+
+def test_values_that_differ_between_processes_are_named_before_the_first_step(runs):
+    for each in runs.two:
+        check_disagreeing(each["disagreeing"], 2)
 
 
 @pytest.mark.parametrize("case", EQUAL)

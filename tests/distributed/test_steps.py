@@ -19,6 +19,30 @@ def test_what_one_process_asks_for_all_do(many):
         assert [step for step, _ in found["evaluated"]] == [3]
 
 
+DISAGREEING = {
+    "max_steps": "ArgumentError, nothing trained: The processes differ in max_steps: 2 in process 0, 3 in process 1",
+    "gradient_accumulation_steps": "differ in gradient_accumulation_steps: 1 in process 0, 2 in process 1",
+    "learning_rate": "differ in learning_rate: 0.1 in process 0, 0.2 in process 1",
+    "seed": "differ in data_seed: 1 in process 0, 2 in process 1",
+    "training samples": "DataError, nothing trained: The processes differ in the number of training samples: 16 in "
+    "process 0, 24 in process 1",
+    "evaluation samples": "differ in the number of evaluation samples of 'own': 4 in process 0, 5 in process 1",
+    "learning rates": "ArgumentError, nothing trained: The processes differ in the learning rates: [0.1",
+}
+
+
+def check_disagreeing(found, processes):
+    for name, words in DISAGREEING.items():
+        assert words in found[name]
+        assert f"in process {processes - 1}" in found[name]
+    assert isinstance(found["what may differ"], int)
+
+
+def test_values_that_differ_between_processes_are_named_before_the_first_step(many):
+    for each in many:
+        check_disagreeing(each["disagreeing"], len(many))
+
+
 def test_a_callback_of_one_process_speaks_for_all(many):
     for each in many:
         assert each["callback_of_one"] == {"steps": 5, "saved": ["checkpoint-2"]}

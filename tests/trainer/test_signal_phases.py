@@ -6,6 +6,7 @@ The slow tests run all combinations, the others a part of them.
 import contextlib
 import io
 import itertools
+import json
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from oneloop import Trainer, TrainerCallback
 from oneloop.checkpoint import capture, store
 from oneloop.distributed.preemption import Preempted
 from oneloop.integrations.hub.pushing import HubPushes
+from oneloop.trainer.run import Run
 from tests.backends.support import rows, same_bytes
 
 RUN = {"max_steps": 4, "per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps": 3, "optim": "sgd"}
@@ -62,6 +64,7 @@ def kills(number):
 
 # The phase in which the signal comes: what the run is made of, and the step that is saved (0: nothing was trained yet).
 PHASES = {
+    "search for checkpoints": (lambda number: {"search": number}, 0),
     "setup": (lambda number: {"setup": number}, 1),
     "first evaluation": (lambda number: {"eval_dataset": Sending(number), "eval_on_start": True}, 0),
     "step": (lambda number: {"callback": Evaluates("on_step_end", kills(number))}, 2),
@@ -95,7 +98,12 @@ class Started(Trainer):
 def trainer_of(backend, arguments, monkeypatch, phase, number):
     given = PHASES[phase][0](number)
     callback, setup = given.pop("callback", None), given.pop("setup", None)
-    for owner, name, key in ((capture.Contents, "write", "writing"), (HubPushes, "run_ended", "upload")):
+    methods = (
+        (Run, "find_checkpoint", "search"),
+        (capture.Contents, "write", "writing"),
+        (HubPushes, "run_ended", "upload"),
+    )
+    for owner, name, key in methods:
         if key in given:
             monkeypatch.setattr(owner, name, sending(getattr(owner, name), given.pop(key)))
     callbacks = [] if callback is None else [callback]
@@ -190,6 +198,26 @@ def test_all_combinations(torch_kit, arguments, monkeypatch, tmp_path, phase, na
 @pytest.mark.parametrize("phase", PHASES)
 def test_on_every_framework(backend, arguments, monkeypatch, tmp_path, phase, name):
     check(backend, arguments, monkeypatch, tmp_path, phase, name, "works")
+
+
+def test_what_was_pending_at_the_last_step_is_done_once(backend, arguments, tmp_path):
+    """No later step is saved, so the step is saved again, and a second resume finds nothing to do."""
+    given = RUN | {"eval_strategy": "steps", "eval_steps": 4}
+
+    def pending(data):
+        trainer = Trainer(backend.classifier(), arguments(**given), train_dataset=rows(32), eval_dataset=data)
+        with contextlib.suppress(Preempted):
+            trainer.train(resume_from_checkpoint=True if (tmp_path / "out").exists() else None)
+        evaluated = sum("eval_loss" in entry for entry in trainer.state.log_history)
+        run = json.loads((tmp_path / "out" / "checkpoint-4" / "run.json").read_text())
+        state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
+        return run["position"]["pending"].get("should_evaluate"), evaluated, len(state["log_history"])
+
+    assert pending(Sending(signal.SIGTERM)) == (True, 0, 0)
+    assert pending(rows(8)) == (False, 1, 1)
+    assert pending(rows(8)) == (False, 1, 1)
+    saved = store.latest(tmp_path / "out")
+    assert saved.step == 4 and store.problems(saved.path) == []
 
 
 @pytest.mark.parametrize("phase", ["evaluation of on_step_end", "first evaluation"])

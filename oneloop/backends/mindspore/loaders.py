@@ -108,9 +108,10 @@ def _chunks(samples: Iterator[Any], size: int, drop_last: bool, loader: "Loader 
         is_last = len(chunk) < size
         if loader is not None:
             loader.ended = is_last
-        if is_last and drop_last:
+        if not (is_last and drop_last):
+            yield chunk
+        if is_last:  # an iterator that starts again after its end would never end here
             return
-        yield chunk
 
 
 # -- in a worker, which never computes with MindSpore: its threads do not survive a fork

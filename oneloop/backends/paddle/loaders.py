@@ -96,9 +96,10 @@ def _collated(
         is_last = len(chunk) < batch_size
         if loader is not None:
             loader.ended = is_last
-        if is_last and drop_last:
+        if not (is_last and drop_last):
+            yield collate(chunk)
+        if is_last:  # an iterator that starts again after its end would never end here
             return
-        yield collate(chunk)
 
 
 # -- in a worker

@@ -90,9 +90,10 @@ class Loader(DataLoader):
                 samples = iter(partial(next, samples, _END), _END)
             while chunk := list(islice(samples, self.batch_size)):
                 self.ended = len(chunk) < self.batch_size
-                if self.ended and self.drop_last:
+                if not (self.ended and self.drop_last):
+                    yield collate(chunk)
+                if self.ended:  # an iterator that starts again after its end would never end here
                     return
-                yield collate(chunk)
             return
         fetch = getattr(dataset, "__getitems__", None)
         for indices in self.batch_sampler:
