@@ -56,7 +56,7 @@ def run(run: "Run") -> None:
 
 def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], SharedUpdate | None]]":
     """The micro-batches of each update, and what the processes agreed on, until the epoch or the run ends. None: these
-    samples are left out after a loss spike, in all processes.
+    samples are left out, in all processes.
 
     `share` is a collective that every process calls once per update, also one that has no batch left: the processes
     leave this loop together or not at all.
@@ -67,7 +67,7 @@ def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], Sh
         begun = time.perf_counter()
         micro_batches, num_items = trainer.get_batch_samples(batches, run.plan.accumulation, trainer.args.device)
         run.meter.add_data_wait(time.perf_counter() - begun)
-        if trainer.state.global_step + 1 in run.spikes.skipped_steps:
+        if trainer.state.global_step + 1 in run.skipped_steps:
             if not run.sync.any_process_has_batch(micro_batches):  # it is the first step of the next epoch
                 return
             yield micro_batches, None

@@ -18,7 +18,7 @@ def run_id(trainer):
 
 def weight_average(trainer):
     """The average (EMA or SWA) of the weights of a run."""
-    return trainer._oneloop.run.average
+    return trainer._oneloop.run.parts["average"]
 
 
 def storage_of(trainer):

@@ -36,8 +36,7 @@ def load_run(run: SavedRun, checkpoint: Checkpoint) -> Position:
         )
     other_trainers.check_framework(path, core.backend.NAME)
     state = other_trainers.state(path)
-    after = run.rolled_back
-    run.set_run_id(store.new_run_id() if after is None else after.run_id)
+    run.set_run_id(store.new_run_id() if run.restart is None else run.restart.run_id)
     run.epochs.resume.keep_external(None)
     trainer._load_optimizer_and_scheduler(str(path))
     trainer._load_scaler(str(path))

@@ -116,11 +116,11 @@ class ModelFiles:
     def weights_for(self, folder: Any) -> Iterator[None]:
         """A context in which the model has the weights to save there: in a checkpoint those that training goes on
         with, elsewhere the average of a schedule-free optimizer, or that of save_average."""
-        run, args = self.core.run, self.trainer.args
+        run = self.core.run
         if folder is not None and store.is_staged(Path(folder)):
             yield
             return
-        with run.modes.evaluated_weights(), run.average.in_model(args.save_average):
+        with run.modes.evaluated_weights(), run.parts.weights_for("save"):
             yield
 
     @contextlib.contextmanager

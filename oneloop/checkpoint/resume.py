@@ -413,9 +413,9 @@ def _load_optimizer(core: SavedTrainer, stored: RunState, checkpoint: Checkpoint
 def _resumed_or_new_id(run: SavedRun, checkpoint: Checkpoint) -> tuple[str, str | None]:
     """(the id of the resumed run, the id of the run that it is branched from). A run that resumes from an older
     checkpoint gets a new id: the later checkpoints belong to the old one, and are kept."""
-    trainer, rolled_back, run_id = run.core.trainer, run.rolled_back, checkpoint.complete_run().run_id
-    if rolled_back is not None:
-        return rolled_back.run_id, rolled_back.parent_id
+    trainer, restart, run_id = run.core.trainer, run.restart, checkpoint.complete_run().run_id
+    if restart is not None:
+        return restart.run_id, restart.parent_id
     if run.plan.cooldown is not None and run.plan.cooldown.is_new:
         return store.new_run_id(), run_id
     every = store.find(run.checkpointer.directory.path, checkpoint)

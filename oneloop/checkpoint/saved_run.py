@@ -1,6 +1,7 @@
 """What checkpoints need of a Trainer and of its run: protocols, which trainer/ implements."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -91,6 +92,9 @@ class SavedParts(Protocol):
     def properties(self) -> dict[str, Any]:
         """Arguments that change how the run continues."""
 
+    def weights_for(self, purpose: str) -> AbstractContextManager[None]:
+        """A context in which the model has the weights to save apart from checkpoints ("save")."""
+
     def checkpoints_to_keep(self) -> tuple[Path, ...]:
         """Those that rotation must not delete."""
 
@@ -134,12 +138,8 @@ class SavedRun(Protocol):
     def modes(self) -> Any: ...
 
     @property
-    def average(self) -> Any:
-        """The average of the weights."""
-
-    @property
-    def rolled_back(self) -> Any:
-        """Set if the run began with a rollback."""
+    def restart(self) -> Any:
+        """Set if a part has asked for this run."""
 
     @property
     def checkpointer(self) -> "Checkpointer": ...

@@ -13,7 +13,7 @@ import numpy as np
 from ..callbacks.json_log import NAME as LOG
 from ..errors import DataError
 from ..trainer.event_log import NAME as EVENTS
-from ..trainer.loss_curve import NAME as CURVE
+from ..trainer.losses import NAME as CURVE
 from .downsample import Series, downsample
 from .history import STATE_FILE, LoggedRun
 from .json_lines import Tail

@@ -264,7 +264,7 @@ def superseded(
 ) -> list[str]:
     """Checkpoints of a run to delete after an upload: those that were deleted from the local directory, and of those
     that were never there, what save_total_limit and the best checkpoint do not keep."""
-    kept = {upload.name, upload.best, upload.needed}
+    kept = {upload.name, upload.best, *upload.needed}
     every = sorted((c for c in found.values() if c.run_id == upload.run_id), key=lambda c: (c.step, c.written))
     others = [c for c in every if c.path.name not in kept]
     gone = [c for c in others if c.path.name in own and not is_local(c.path.name)]

@@ -34,7 +34,7 @@ class Upload:
     limit: int | None = None  # save_total_limit
     rotates: bool = True
     source: Path | None = None  # where the best checkpoint was on this disk then; None if it was not
-    needed: str | None = None  # another checkpoint, to which a run may return from a loss spike
+    needed: tuple[str, ...] = ()  # other checkpoints, which parts of the run may return to
 
 
 def best_path(checkpoint: Path) -> str:

@@ -94,8 +94,9 @@ class RunStorage(RunStore):
         if name is None:
             return wanted, passed_over
         best = found.fetch_best(name) if self.trainer.args.load_best_model_at_end else None
-        scheduled = found.fetch_scheduled(name) if self.run.spikes.skips_steps_before_spike else None
-        mirror.mark_local(each for each in (name, best, scheduled) if each in mirror.uploaded)
+        needed = (part.checkpoint_needed(self._folder / name) for part in self.run.parts)
+        others = [found.fetch_needed(name, step) for step in needed if step is not None]
+        mirror.mark_local(each for each in (name, best, *others) if each in mirror.uploaded)
         return (True if wanted is True or url == mirror.remote.url else str(self._folder / name)), passed_over
 
     def _checkpoint_in_output_dir(self, wanted: Any, url: str) -> str | None:
@@ -211,8 +212,7 @@ class RunStorage(RunStore):
         if best is not None:
             path = self._directory.resolve(best)
             best, source = path.name, first_existing(path, self._folder / path.name)
-        scheduled = self.run.spikes.checkpoint_to_keep()
-        needed = None if scheduled is None else scheduled.name
+        needed = tuple(path.name for path in self.run.parts.checkpoints_to_keep())
         self._mirror.submit(Upload(checkpoint.name, step, self.run.id, best, limit, is_whole, source, needed))
 
     # -- after it

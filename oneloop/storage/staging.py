@@ -8,8 +8,7 @@ from typing import Any
 from ..checkpoint import store
 from ..errors import CheckpointError
 from ..formats import urls
-from ..formats.reading import json_object
-from ..formats.structure import RUN, is_inside
+from ..formats.structure import is_inside
 from . import remote_checkpoints
 from .references import best_of
 from .remote import RemoteDirectory
@@ -109,9 +108,9 @@ class Candidates:
         """Make the best checkpoint of a run local, as named by its newest one; its name, if it was downloaded."""
         return self._fetch_related(newest, best_of(self.folder / newest), "The best checkpoint")
 
-    def fetch_scheduled(self, newest: str) -> str | None:
-        """As fetch_best, for the checkpoint that a rollback after a loss spike may need."""
-        return self._fetch_related(newest, scheduled_of(self.folder / newest), "The last checkpoint on schedule")
+    def fetch_needed(self, newest: str, step: int) -> str | None:
+        """As fetch_best, for the checkpoint of another step that a part of the run may return to."""
+        return self._fetch_related(newest, f"{store.PREFIX}-{step}", "The last checkpoint on schedule")
 
     def _fetch_related(self, newest: str, name: str, title: str) -> str | None:
         if self._is_complete_locally(name) or name not in self.remote_names or name == newest:
@@ -124,13 +123,6 @@ class Candidates:
             logger.warning("%s, %s, is incomplete or corrupt: %s.", title, name, error)
             return None
         return name
-
-
-def scheduled_of(checkpoint: Path) -> str:
-    """The name of the last checkpoint of a run that its arguments asked for, as of this one; "" if it does not say."""
-    spikes = json_object(checkpoint / RUN).get("spikes")
-    step = spikes.get("scheduled") if isinstance(spikes, dict) else None
-    return f"{store.PREFIX}-{step}" if isinstance(step, int) else ""
 
 
 def fetch_from_url(url: str, with_best: bool = False) -> str:

@@ -67,13 +67,15 @@ class WeightAverage(Part):
     def _parameters(self) -> list[Any]:
         return [p for _, p in self._named]
 
+    def weights_for(self, purpose: str) -> contextlib.AbstractContextManager[None] | None:
+        args = self.context.args
+        is_wanted = args.eval_with_average if purpose == "eval" else args.save_average
+        return self.in_model() if is_wanted and self.values else None
+
     @contextlib.contextmanager
-    def in_model(self, wanted: bool) -> Iterator[None]:
-        """A context in which the model has the average, if it is wanted and there is one. The weights of the training
-        are back afterwards, bit for bit."""
-        if not wanted or not self.values:
-            yield
-            return
+    def in_model(self) -> Iterator[None]:
+        """A context in which the model has the average. The weights of the training are back afterwards, bit for
+        bit."""
         tensors, parameters = self.context.backend.tensors, self._parameters
         before = tensors.keep(parameters, [None] * len(parameters))
         tensors.assign(parameters, self.values)

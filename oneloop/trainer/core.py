@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..distributed.collectives import ProcessGroup
     from ..distributed.strategy import Strategy
     from ..outputs import TrainOutput
-    from .loss_spikes import RollbackResume
+    from .part import Restart
     from .run import Run
     from .trainer import Trainer
 
@@ -85,17 +85,15 @@ class Core:
         self.extensions = Extensions(self)
         self.begin_run()
 
-    def begin_run(self, rolled_back: "RollbackResume | None" = None) -> "Run":
-        """A new run, with no state of the previous one but that of a rollback."""
+    def begin_run(self, restart: "Restart | None" = None) -> "Run":
+        """A new run, with no state of the previous one but what a restart takes over."""
         from .run import Run
 
-        self.run = Run(self, rolled_back)
+        self.run = Run(self, restart)
         return self.run
 
-    def train(
-        self, wanted: Any, trial: Any, ignore_keys: list[str] | None, after: "RollbackResume | None"
-    ) -> "TrainOutput":
-        """One run, to its end. `after`: it begins with a rollback, which is a resume in the same process."""
+    def train(self, wanted: Any, trial: Any, ignore_keys: list[str] | None, after: "Restart | None") -> "TrainOutput":
+        """One run, to its end. `after`: a part has asked for it, to go on from a checkpoint."""
         trainer, run = self.trainer, self.begin_run(after)
         with run.sync.starting(trainer.args.preemption_signals), run.checkpointer.directory:
             checkpoint = self.processes.run_on_main(lambda: run.find_checkpoint(wanted), "looking for checkpoints")

@@ -31,9 +31,9 @@ def run_loop(
     loop = trainer.prediction_loop if args.use_legacy_prediction_loop else trainer.evaluation_loop
     seeds = core.run.seeds
     given_up = seeds.undone_if_interrupted() if core.abandons_evaluations else contextlib.nullcontext()
-    average = core.run.average.in_model(args.eval_with_average)
+    weights = core.run.parts.weights_for("eval")
     precision = core.engine.forward_context()
-    with given_up, average, core.half_precision_evaluation(), precision, core.processes.translate_lost_peer_errors():
+    with given_up, weights, core.half_precision_evaluation(), precision, core.processes.translate_lost_peer_errors():
         try:
             return loop(
                 loader,

@@ -14,7 +14,7 @@ from ..backends import registry
 from ..distributed.preemption import Preempted
 from ..errors import OneloopError
 from .event_log import Record
-from .loss_spikes import RolledBack
+from .part import RestartRequested
 
 if TYPE_CHECKING:
     from .run import Run
@@ -103,8 +103,8 @@ class RunEvents:
         if error is None:
             stopped = not run.plan.is_over(run.core.trainer.state.global_step)
             self.add("ended", **({"stopped": True} if stopped else {}))
-        elif isinstance(error, RolledBack):
-            self.add("rolled_back", **error.facts())
+        elif isinstance(error, RestartRequested):
+            self.add(error.event, **error.facts)
         elif isinstance(error, Preempted) or (isinstance(error, KeyboardInterrupt) and received):
             last = run.checkpointer.last_saved
             saved = Path(last).name if last else None

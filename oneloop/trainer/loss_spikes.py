@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import store
 from ..errors import CheckpointError, DataError, LossSpikeError, UnsupportedError
+from ..formats.reading import json_object
 from ..formats.schema import hex_number, integer, listing, optional, record, text
-from ..formats.structure import read_state
+from ..formats.structure import RUN, read_state
 from .meter import Meter
-from .part import Part, RunContext
+from .part import Part, Restart, RestartRequested, RunContext
 from .step_samples import positions_of, samples_of
 
 if TYPE_CHECKING:
@@ -115,6 +116,13 @@ class Rollback:
             {} if self.positions is None else {"positions": list(self.positions)}
         )
 
+    def facts(self, samples: str) -> dict[str, Any]:
+        """The facts recorded in run.jsonl."""
+        spike = self.spike
+        values = {"step": spike.step, "of": spike.name, "value": spike.value, "median": spike.median}
+        where = {"to": f"{store.PREFIX}-{self.checkpoint}", "left_out": [self.first, self.last]}
+        return values | {"limit": spike.limit} | where | {"positions": self.positions, "samples": samples}
+
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Rollback":
         spike = {name: stored["spike"][name] for name in ("step", "name")}
@@ -122,32 +130,6 @@ class Rollback:
         first, last = stored["steps"]
         positions = tuple(stored["positions"]) if "positions" in stored else None
         return cls(Spike(**spike), stored["checkpoint"], first, last, positions)
-
-
-@dataclass(frozen=True)
-class RollbackResume:
-    """What the run that begins after a rollback takes over from the one before."""
-
-    checkpoint: str
-    run_id: str
-    parent_id: str | None
-    began: tuple[float, int]  # when and with which step train() started
-    rollbacks: tuple[Rollback, ...]
-
-
-class RolledBack(Exception):
-    """Raised within a run, and caught by train(): the run goes on from a checkpoint. Not an error."""
-
-    def __init__(self, rollback: Rollback, samples: str, resume: RollbackResume) -> None:
-        super().__init__(f"returning to checkpoint-{rollback.checkpoint}")
-        self.rollback, self.samples, self.resume = rollback, samples, resume
-
-    def facts(self) -> dict[str, Any]:
-        """The facts recorded in run.jsonl."""
-        made, spike = self.rollback, self.rollback.spike
-        values = {"step": spike.step, "of": spike.name, "value": spike.value, "median": spike.median}
-        where = {"to": f"{store.PREFIX}-{made.checkpoint}", "left_out": [made.first, made.last]}
-        return values | {"limit": spike.limit} | where | {"positions": made.positions, "samples": self.samples}
 
 
 _SPIKE = {
@@ -179,14 +161,12 @@ class SpikeGuard(Part):
         self.mode: str = args.loss_spike
         self.is_on = self.mode != "off"
         self.ranges = {name: RunningRange(args.loss_spike_window, args.loss_spike_threshold) for name in _NAMES}
-        self.rollbacks: tuple[Rollback, ...] = ()
-        self.skipped_steps: frozenset[int] = frozenset()  # steps
         self.scheduled: ScheduledCheckpoint | None = None  # the last one; steps are left out down to it
         self._unread: list[tuple[int, Any, Any]] = []  # step, loss and norm, still on the device
         self._count = 0  # reported since train() was called
         self._last = -1  # the step of the last one
-        if context.rolled_back is not None:
-            self._skip_steps_of(context.rolled_back.rollbacks)
+        self._carried = None if context.restart is None else context.restart.carried.get(self.name)
+        self._skip_steps_of(self._carried or ())
 
     @property
     def is_active(self) -> bool:
@@ -278,8 +258,9 @@ class SpikeGuard(Part):
         run.checkpointer.undo_after(saved)
         meter = run.parts.of(Meter)
         began = meter.started, meter.first_step
-        resume = RollbackResume(str(path), run.run_id, run.events.parent_id, began, (*self.rollbacks, rollback))
-        raise RolledBack(rollback, samples, resume)
+        carried = {self.name: (*self.rollbacks, rollback)}
+        restart = Restart(str(path), run.run_id, run.events.parent_id, began, carried)
+        raise RestartRequested(f"returning to checkpoint-{saved}", restart, "rolled_back", rollback.facts(samples))
 
     def _report(self, spike: Spike, samples: str) -> None:
         is_new, self._last = spike.step != self._last + 1, spike.step
@@ -346,13 +327,21 @@ class SpikeGuard(Part):
             self.scheduled = ScheduledCheckpoint(step, path)
 
     @property
-    def skips_steps_before_spike(self) -> bool:
+    def _skips_steps_before_spike(self) -> bool:
         """Whether the steps before a spike are left out too. They may precede a checkpoint that is not scheduled."""
         return self.mode == "rollback" and self.context.trainer.args.loss_spike_skip_steps > 1
 
     def checkpoint_to_keep(self) -> Path | None:
         """The checkpoint that a return may need beside the last one, if that was saved for another reason."""
-        return self.scheduled.path if self.skips_steps_before_spike and self.scheduled is not None else None
+        return self.scheduled.path if self._skips_steps_before_spike and self.scheduled is not None else None
+
+    def checkpoint_needed(self, checkpoint: Path) -> int | None:
+        """The last one that the arguments asked for, as of this one."""
+        if not self._skips_steps_before_spike:
+            return None
+        spikes = json_object(checkpoint / RUN).get("spikes")
+        step = spikes.get("scheduled") if isinstance(spikes, dict) else None
+        return step if isinstance(step, int) else None
 
     def load_from_other_trainer(self, path: Path, state: Mapping[str, Any]) -> None:
         self._return_to(path, {})
@@ -402,7 +391,7 @@ class SpikeGuard(Part):
             for value in stored["recent"].get(name, ()):
                 known.add(float.fromhex(value))
         rollbacks = self.rollbacks
-        if self.context.rolled_back is None:
+        if self._carried is None:
             rollbacks = tuple(map(Rollback.from_json, stored["rollbacks"]))
         step = self.context.state.global_step
         later = [each for each in rollbacks if each.last > step]

@@ -10,8 +10,9 @@ differ adds them up in `before_save`, which all of them call. What differs betwe
 is of use to these alone, is `process_state`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -34,13 +35,32 @@ if TYPE_CHECKING:
     from .epochs import Epochs
     from .events import RunEvents
     from .loss import ItemCounting
-    from .loss_spikes import RollbackResume
     from .model_info import ModelInfo
     from .replaying import Replay
     from .run import Run
     from .trainer import Trainer
 
 RESERVED_NAMES = ("model", "optimizer", "random")  # of tensor files
+
+
+@dataclass(frozen=True)
+class Restart:
+    """What a run that goes on from a checkpoint in the same train() takes over from the one before."""
+
+    checkpoint: str
+    run_id: str
+    parent_id: str | None
+    began: tuple[float, int]  # when and with which step train() started
+    carried: Mapping[str, Any] = field(default_factory=dict)  # of parts, by their names
+
+
+class RestartRequested(Exception):
+    """Raised by a part between two steps, and caught by train(): the run goes on from a checkpoint. Not an error. It is
+    recorded in run.jsonl as `event`, with these facts."""
+
+    def __init__(self, message: str, restart: Restart, event: str, facts: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.restart, self.event, self.facts = restart, event, facts
 
 
 class RunContext:
@@ -89,9 +109,9 @@ class RunContext:
         return self._run.position
 
     @property
-    def rolled_back(self) -> "RollbackResume | None":
-        """Set if the run began with a rollback."""
-        return self._run.rolled_back
+    def restart(self) -> Restart | None:
+        """Set if a part has asked for this run."""
+        return self._run.restart
 
     @property
     def checkpointer(self) -> "Checkpointer":
@@ -144,6 +164,7 @@ class Part:
     schema: ClassVar[Mapping[str, Rule]] = {}  # keys of run.json that it stores, with their rules
     required: ClassVar[tuple[str, ...]] = ()  # those of them that every run.json has
     process_schema: ClassVar[Rule | None] = None  # of what `process_state` returns
+    skipped_steps: Collection[int] = ()  # those whose samples are left out; asked before the first step
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
@@ -153,6 +174,11 @@ class Part:
         """Whether it needs the events of steps; asked once, before the first one. Checkpoints are stored and loaded
         regardless."""
         return True
+
+    @property
+    def depends_on_label_shift(self) -> bool:
+        """Whether it has to be known if the loss compares position i with label i or i + 1."""
+        return False
 
     # -- before the first step, in this order
 
@@ -209,6 +235,10 @@ class Part:
         """After the optimizer step. `is_bad`: the loss or a gradient is not finite (a bool, or a flag on the
         device)."""
 
+    def handle_nonfinite(self, step: int) -> None:
+        """The update of this step was skipped, because the loss or a gradient is not finite. It may be the one before
+        the current step, if the device tells late."""
+
     def end_update(self, step: int, loss: Any) -> None:
         """The update of this step is done. Its loss may be on the device, and is None in a process without a batch."""
 
@@ -229,6 +259,13 @@ class Part:
     def log(self) -> dict[str, Any]:
         """Values for the log of a step. All processes are here, and a host sync is allowed."""
         return {}
+
+    # -- evaluation
+
+    def weights_for(self, purpose: str) -> AbstractContextManager[None] | None:
+        """A context in which the model has the weights to evaluate ("eval") or to save apart from checkpoints ("save");
+        None for those of the training."""
+        return None
 
     # -- the end
 
@@ -283,6 +320,11 @@ class Part:
         """A checkpoint that must not be deleted as superseded, beside the last and the best one."""
         return None
 
+    def checkpoint_needed(self, checkpoint: Path) -> int | None:
+        """The step of another checkpoint that a run may return to which resumes from this one. Its files have not been
+        checked."""
+        return None
+
     def properties(self) -> dict[str, Any]:
         """Arguments that change how the run continues: a resume with others is warned of."""
         return {}
@@ -308,6 +350,7 @@ class Hooks:
     start_optimizer_step: tuple[Callable[[], None], ...] = ()
     end_optimizer_step: tuple[Callable[[Any], None], ...] = ()
     end_update: tuple[Callable[[int, Any], None], ...] = ()
+    handle_nonfinite: tuple[Callable[[int], None], ...] = ()
     skip_step: tuple[Callable[[int], None], ...] = ()
     end_step: tuple[Callable[[int], None], ...] = ()
     check_step: tuple[Callable[[bool], None], ...] = ()
@@ -346,6 +389,16 @@ class Parts:
     def of(self, kind: type[Kind]) -> Kind:
         """The part of this class."""
         return next(part for part in self if isinstance(part, kind))
+
+    @contextmanager
+    def weights_for(self, purpose: str) -> Iterator[None]:
+        """A context in which the model has the weights to evaluate ("eval") or to save apart from checkpoints
+        ("save")."""
+        with ExitStack() as stack:
+            for part in self:
+                if (context := part.weights_for(purpose)) is not None:
+                    stack.enter_context(context)
+            yield
 
     # -- checkpoints
 

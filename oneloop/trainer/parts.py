@@ -2,9 +2,9 @@
 
 from . import part
 from .averages import WeightAverage
-from .loss_curve import LossCurve
 from .loss_spikes import SpikeGuard
-from .meter import LossMeter, Meter, WorkMeter
+from .losses import LossCurve, LossMeter
+from .meter import Meter, WorkMeter
 from .nonfinite import NonfiniteUpdates, SkippedUpdateBuffers
 from .source_meter import SourceMeter
 from .tracing import TraceSteps

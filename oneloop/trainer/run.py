@@ -27,24 +27,20 @@ from ..outputs import TrainOutput
 from ..state import TrainerControl, TrainerState
 from ..steps import Position, StepPlan, plan_steps
 from . import agreement, dataloaders, profiling, unused_arguments
-from .averages import WeightAverage
 from .epochs import Epochs, start_batch_streams
 from .events import RunEvents
-from .loss_spikes import SpikeGuard
-from .meter import LossMeter, Meter, WorkMeter, speed_metrics
+from .losses import LossMeter
+from .meter import Meter, WorkMeter, speed_metrics
 from .modes import Modes
-from .nonfinite import NonfiniteUpdates
 from .output_streams import surviving
-from .part import Hooks, Parts, RunContext, registered
+from .part import Hooks, Parts, Restart, RunContext, registered
 from .parts import BUILT_IN
-from .source_meter import SourceMeter
 from .step_end import StepEnd
 from .update import Update
 from .worker_seeds import WorkerSeeds
 
 if TYPE_CHECKING:
     from .core import Core
-    from .loss_spikes import RollbackResume
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +62,10 @@ class Run:
 
     plan: StepPlan  # number of steps and epochs; set when train() has created the loader
 
-    def __init__(self, core: "Core", rolled_back: "RollbackResume | None" = None) -> None:
+    def __init__(self, core: "Core", restart: Restart | None = None) -> None:
         args = core.trainer.args
         self.core = core
-        self.rolled_back = rolled_back  # what it takes over from the run before, if it begins with a rollback
+        self.restart = restart  # what it takes over from the run before, if a part of that has asked for this one
         self.id = store.new_run_id()
         self.sizes = BatchSizes(args.train_batch_size, args.gradient_accumulation_steps)
         self.position = Position()
@@ -78,15 +74,12 @@ class Run:
         self.parts = Parts()
         self.hooks = Hooks()  # those of the parts, once training starts
         self._is_silent = False  # an update is computed again: callbacks are not called
+        self.skipped_steps: frozenset[int] = frozenset()  # likewise: those without an update
         for kind in (*BUILT_IN, *registered()):
             self.parts.add(kind(self.context))
         self.losses = self.parts.of(LossMeter)
         self.work = self.parts.of(WorkMeter)
-        self.sources = self.parts.of(SourceMeter)
-        self.nonfinite = self.parts.of(NonfiniteUpdates)
-        self.spikes = self.parts.of(SpikeGuard)
         self.seeds = self.parts.of(WorkerSeeds)
-        self.average = self.parts.of(WeightAverage)
         self.meter = self.parts.of(Meter)
         self.modes = Modes(core)
         self.update = Update(self)
@@ -271,6 +264,7 @@ class Run:
         for part in self.parts:
             part.begin_run()
         self.hooks = Hooks.of(self.parts)
+        self.skipped_steps = frozenset(step for part in self.parts for step in part.skipped_steps)
         self.events.start(None if checkpoint is None else checkpoint.path)
         self.storage.start()
         trainer.callback_handler.refresh()

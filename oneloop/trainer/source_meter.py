@@ -93,6 +93,10 @@ class SourceMeter(Part):
     def is_active(self) -> bool:
         return self.sampler is not None
 
+    @property
+    def depends_on_label_shift(self) -> bool:
+        return self.logs_losses
+
     def plan_ready(self) -> None:
         args, mesh = self.context.args, self.context.mesh
         mixture: Any = self.context.trainer.train_dataset

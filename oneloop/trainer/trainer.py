@@ -50,10 +50,10 @@ from .export import export_model
 from .generic import Args_co, TrainerBase
 from .inputs import in_half, with_past
 from .loss import default_compute_loss
-from .loss_spikes import RolledBack
 from .metrics import MetricsMethods, hide_secrets
 from .optimization import build_optimizer, build_scheduler
 from .overridable import OverridableMethods
+from .part import RestartRequested
 from .prediction import predict_batch
 from .signatures import typed_as
 from .validation import has_length
@@ -281,8 +281,8 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         while True:
             try:
                 return core.train(resume_from_checkpoint, trial, ignore_keys_for_eval, after)
-            except RolledBack as spike:
-                after, resume_from_checkpoint = spike.resume, spike.resume.checkpoint
+            except RestartRequested as request:
+                after, resume_from_checkpoint = request.restart, request.restart.checkpoint
 
     @typed_as(signatures.training_step)
     def training_step(self, model: Model, inputs: Batch, num_items_in_batch: Count | None = None) -> Tensor:

@@ -96,7 +96,8 @@ class Update(Part):
     def _find_label_shift(self, batches: list[Any]) -> None:
         """If anything depends on how the loss compares positions and labels, find it out."""
         core = self.run.core
-        depends = self.counting.counts or self.run.sources.logs_losses or smoothing_of(core)
+        depends = self.counting.counts or smoothing_of(core)
+        depends = depends or any(part.depends_on_label_shift for part in self.run.parts)
         if depends and core.model_info.is_shift_guessed:
             label_shift.find(core, batches)
             self._counted = [], []  # by another rule, maybe
@@ -355,7 +356,8 @@ class Update(Part):
         for end in hooks.end_update:
             end(step, loss)
         if bad is not None:
-            run.nonfinite.handle_nonfinite(bad)
+            for handle in hooks.handle_nonfinite:
+                handle(bad)
         self._step_schedule()
         engine.clear()
         for hook in hooks.end_step:

@@ -37,7 +37,7 @@ def weights(tiny_run, **parts):
 def average(tiny_run):
     """The average of the weights after a run."""
     trainer = tiny_run.train()
-    with weight_average(trainer).in_model(True):
+    with weight_average(trainer).in_model():
         return tiny_run.weights_of(trainer.model)
 
 

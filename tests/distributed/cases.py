@@ -556,7 +556,7 @@ def roll_back(folder, name, **more):
     given = {"loss_spike": "rollback", "loss_spike_window": 8, "save_strategy": "steps", "save_steps": 4}
     given |= {"optim": "adamw_torch", "learning_rate": 0.01, "max_steps": 18}
     trainer = train(folder, name, KIT.classifier(), rows(29), Spiky, **given | more)
-    left_out = [each.to_json()["steps"] for each in trainer._oneloop.run.spikes.rollbacks]
+    left_out = [each.to_json()["steps"] for each in trainer._oneloop.run.parts["spikes"].rollbacks]
     logged = [entry["step"] for entry in trainer.state.log_history if "loss" in entry]
     return trainer, {"losses": trainer.seen.losses, "left_out": left_out, "logged": logged}
 

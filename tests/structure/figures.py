@@ -33,8 +33,8 @@ PARTS = {
     "loss spikes": (r"trainer/loss_spikes|parts/(loss_)?spikes", r"SpikeGuard|loss_spikes|\bspikes\b|RolledBack"),
     "nonfinite": (r"trainer/nonfinite|parts/nonfinite", r"NonfiniteUpdates|(?<!args\.)\bnonfinite\b"),
     "averages": (r"trainer/averages|parts/averages", r"WeightAverage|\baverages\b|(?<!losses)\.average\b"),
-    "loss curve": (r"trainer/loss_curve|parts/(loss_)?curve", r"LossCurve|loss_curve|\bcurve\b"),
-    "meters": (r"trainer/meter|parts/meters?", r"LossMeter|WorkMeter|\bmeter\.(losses|work)\b"),
+    "loss curve": (r"trainer/(loss_curve|losses)|parts/(loss_)?curve", r"LossCurve|loss_curve|\bcurve\b"),
+    "meters": (r"trainer/(meter|losses)|parts/meters?", r"LossMeter|WorkMeter|\bmeter\.(losses|work)\b"),
     "storage": (r"storage/", r"RunStorage|run_storage|RunStore|run_store|\.storage\b"),
 }
 WIRED = ("trainer/", "checkpoint/", "distributed/", "formats/", "storage/", "loop.py", "public.py")

@@ -85,10 +85,10 @@ def test_evaluations_and_save_model_use_it_if_asked(backend, arguments, tmp_path
     trainer.save_model(str(tmp_path / "saved"))
     assert same_bytes(before, backend.weights(trainer.model))
     assert same_bytes(load_file(tmp_path / "saved" / "model.safetensors"), found)
-    with weight_average(trainer).in_model(True):
+    with weight_average(trainer).in_model():
         assert same_bytes(backend.weights(trainer.model), found)
     other = Trainer(trainer.model, arguments(**RUN), eval_dataset=rows(8, 1))
-    with weight_average(trainer).in_model(True):
+    with weight_average(trainer).in_model():
         assert other.evaluate()["eval_loss"] == losses[1][-1] == trainer.evaluate()["eval_loss"]
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from oneloop import TrainerCallback
 from oneloop.checkpoint import store
-from oneloop.trainer import loss_curve
-from oneloop.trainer.loss_curve import LossCurve, span
+from oneloop.trainer import losses as curves
+from oneloop.trainer.losses import LossCurve, span
 from tests.backends.support import available, rows
 from tests.internals import run_id
 
@@ -52,7 +52,7 @@ def test_every_step_of_a_short_run(backend, trained, single, tmp_path):
 
 
 def test_means_over_several_steps_that_end_at_checkpoints(backend, trained, single, tmp_path, monkeypatch):
-    monkeypatch.setattr(loss_curve, "POINTS", 3)
+    monkeypatch.setattr(curves, "POINTS", 3)
     trained(backend.classifier(), rows(12), **SAVED | {"save_steps": 4})
     each = single(backend)
     means = [(3, sum(each[:3]) / 3), (4, each[3]), (6, sum(each[4:6]) / 2), (7, each[6])]
@@ -82,8 +82,8 @@ def test_the_log_and_checkpoints_are_the_same_without_it(backend, trained, tmp_p
     monkeypatch.setattr(store, "new_run_id", lambda: "0" * 16)
     seen = []
     for name, is_on, every in (("with", True, 30.0), ("often", True, 0.0), ("without", False, 30.0)):
-        monkeypatch.setattr(loss_curve, "EVERY", every)
-        monkeypatch.setattr(loss_curve, "is_finer_than_log", lambda run, step, is_on=is_on: is_on)
+        monkeypatch.setattr(curves, "EVERY", every)
+        monkeypatch.setattr(curves, "is_finer_than_log", lambda run, step, is_on=is_on: is_on)
         folder = tmp_path / name
         trainer = trained(backend.classifier(), rows(12), **SAVED | {"output_dir": folder, "logging_steps": 3})
         assert (folder / "curve.jsonl").exists() is is_on
@@ -106,7 +106,7 @@ class Fails(TrainerCallback):
 
 def test_a_resumed_run_continues_it(backend, trained, tmp_path, monkeypatch):
     """It died after step 7, and only the checkpoint of step 3 was complete."""
-    monkeypatch.setattr(loss_curve, "POINTS", 4)
+    monkeypatch.setattr(curves, "POINTS", 4)
     whole, resumed = SAVED | {"output_dir": tmp_path / "whole"}, SAVED | {"output_dir": tmp_path / "out"}
     trained(backend.classifier(), rows(12), **whole)
     trained(backend.classifier(), rows(12), **resumed)
@@ -158,14 +158,14 @@ def test_losses_that_are_not_finite():
 
 @pytest.mark.parametrize("max_steps", [1, 499, 500, 501, 10**4, 10**6 + 1])
 def test_the_number_of_points_is_bounded(max_steps):
-    assert sum(step % span(max_steps, step) == 0 for step in range(1, max_steps + 1)) <= loss_curve.POINTS
+    assert sum(step % span(max_steps, step) == 0 for step in range(1, max_steps + 1)) <= curves.POINTS
 
 
 def test_points_of_a_run_without_a_known_length_become_longer():
     ends = [step for step in range(1, 10**6 + 1) if step % span(-1, step) == 0]
     assert ends[:999] == list(range(1, 1000)) and ends[999:1001] == [1000, 1002]
     assert len(ends) < 6 * 1000, "some hundred for each doubling"
-    assert max(b - a for a, b in zip(ends, ends[1:])) <= 10**6 / loss_curve.POINTS
+    assert max(b - a for a, b in zip(ends, ends[1:])) <= 10**6 / curves.POINTS
 
 
 def test_a_full_disk_is_reported_once(trained, tmp_path, monkeypatch, caplog):
@@ -177,7 +177,7 @@ def test_a_full_disk_is_reported_once(trained, tmp_path, monkeypatch, caplog):
         return write(descriptor, data)
 
     monkeypatch.setattr(os, "write", is_full)
-    monkeypatch.setattr(loss_curve, "EVERY", 0.0)
+    monkeypatch.setattr(curves, "EVERY", 0.0)
     with caplog.at_level(logging.WARNING, logger="oneloop"):
         trainer = trained(kit.classifier(), rows(12), **RUN)
     assert trainer.state.global_step == 7

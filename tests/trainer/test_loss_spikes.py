@@ -312,7 +312,7 @@ def test_warn_changes_nothing(backend, trained, tmp_path, caplog):
 
 def guard_of(**context):
     args = SimpleNamespace(loss_spike="warn", loss_spike_window=8, loss_spike_threshold=10.0)
-    return SpikeGuard(SimpleNamespace(args=args, rolled_back=None, **context))
+    return SpikeGuard(SimpleNamespace(args=args, restart=None, **context))
 
 
 def source_of(path, same_samples=True):
@@ -384,7 +384,7 @@ def test_a_version_of_a_later_release_is_refused(backend, trained, tmp_path):
     trained(backend.classifier(), rows(SAMPLES), **RUN | GUARD | {"max_steps": 5})
     spikes = stored(tmp_path / "out", 5)["spikes"]
     trainer = Trainer(backend.classifier(), TrainingArguments(str(tmp_path / "new")))
-    guard, source = trainer._oneloop.run.spikes, source_of(tmp_path / "out" / "checkpoint-5")
+    guard, source = trainer._oneloop.run.parts["spikes"], source_of(tmp_path / "out" / "checkpoint-5")
     guard.load({"spikes": spikes}, source)
     assert len(guard.ranges["loss"].recent) == len(guard.ranges["grad_norm"].recent) == 5
     with pytest.raises(CheckpointError, match="loss spikes of version 2"):

@@ -8,8 +8,8 @@ import pytest
 
 from oneloop.backends import loading
 from oneloop.trainer import meter as meters
-from oneloop.trainer.loss_curve import LossCurve
-from oneloop.trainer.meter import LossMeter, speed_metrics
+from oneloop.trainer.losses import LossCurve, LossMeter
+from oneloop.trainer.meter import speed_metrics
 from oneloop.trainer.part import Parts
 
 

@@ -1,8 +1,9 @@
-"""curve.jsonl in the output directory: the training loss at more steps than are logged, for the page and the picture.
+"""The losses of a run: their averages, and curve.jsonl in the output directory.
 
-With the default logging_steps=500 a short run logs one or two losses. The losses of all steps are read from the device
-at each log anyway, so their means over a few steps are written as well, to a file of their own: the log history,
-callbacks and writers do not see them.
+The curve is the training loss at more steps than are logged, for the page and the picture. With the default
+logging_steps=500 a short run logs one or two losses. The losses of all steps are read from the device at each log
+anyway, so their means over a few steps are written as well, to a file of their own: the log history, callbacks and
+writers do not see them.
 """
 
 import contextlib
@@ -13,11 +14,17 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..formats import reading, schema
 from ..formats.durable import append_line
+from ..formats.schema import hex_number, integer, record
 from .part import Part, RunContext
+
+if TYPE_CHECKING:
+    from ..checkpoint.resume import StoredRun
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +127,122 @@ class LossCurve(Part):
         if not self._failed:
             logger.warning("%s cannot be written (%s); it will be incomplete.", path, error)
         self._failed = True
+
+
+class LossMeter(Part):
+    """Averages the losses of updates. They stay on the device until a log or a checkpoint needs them: reading a loss is
+    a host sync, which in every step would keep the device waiting."""
+
+    name = "losses"
+    schema = {
+        "losses": record(
+            {"total": hex_number, "since_log": hex_number, "steps": integer(), "steps_since_log": integer()},
+            {"lost": integer(), "lost_since_log": integer()},
+        )
+    }
+    required = ("losses",)
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self.skip_nonfinite = skips_nonfinite(context.args)
+        self.total = 0.0  # of the whole run
+        self.since_log = 0.0
+        self.steps_since_log = 0
+        self.steps = 0
+        # Steps whose loss is not finite, if those are left out of averages: since the last log, and all of a log
+        # without any finite loss.
+        self.lost_since_log = 0
+        self.lost = 0
+        self._unread: list[Any] = []
+        self.curve = context.parts.of(LossCurve)
+        self._in_curve = 0  # of the unread ones
+
+    def end_update(self, step: int, loss: Any) -> None:
+        self._unread.append(loss)
+        if len(self._unread) >= 512:
+            self.read()
+        elif time.monotonic() >= self.curve.due:
+            self.extend_curve()
+
+    def skip_step(self, step: int) -> None:
+        """The losses before it are read: the curve counts the steps."""
+        self.read()
+        self.curve.add_gap()
+
+    def read(self) -> None:
+        """Host sync: add the losses on the device to the sums."""
+        if not self._unread:
+            return
+        tensors, count = self.context.backend.tensors, len(self._unread)
+        read = tensors.scalars(self._unread)
+        self.curve.extend(read[self._in_curve :].tolist())
+        self._unread, self._in_curve = [], 0
+        if self.skip_nonfinite:
+            read = read[np.isfinite(read)]
+            self.lost_since_log += count - len(read)
+            count = len(read)
+        if count:
+            values = tensors.total(read)
+            self.since_log += values
+            self.total += values
+            self.steps_since_log += count
+            self.steps += count
+
+    def extend_curve(self) -> None:
+        """Host sync: add the losses on the device to the curve only. The sums are always those of the same groups of
+        losses, so that logs do not depend on how long a step takes."""
+        if self.curve.is_on:
+            self.curve.extend(self.context.backend.tensors.scalars(self._unread[self._in_curve :]).tolist())
+            self._in_curve = len(self._unread)
+
+    def pop_average(self) -> float | None:
+        """The average since the last call; NaN if no loss was finite, None if there was no step."""
+        self.read()
+        lost, self.lost_since_log = self.lost_since_log, 0
+        if self.steps_since_log == 0:
+            self.lost += lost
+            return math.nan if lost else None
+        average = self.since_log / self.steps_since_log
+        self.since_log, self.steps_since_log = 0.0, 0
+        # A loss that is not finite counts as the average of its log, however often losses were read since the last one.
+        self.total += lost * average
+        self.steps += lost
+        return average
+
+    @property
+    def logged_total(self) -> float:
+        """The sum of the losses up to the last log."""
+        return self.total - self.since_log
+
+    def average(self) -> float:
+        """At the end of the run: the average over all of it, across resumes; NaN if no loss was finite."""
+        self.read()
+        self.curve.end_point()
+        if (self.lost or self.lost_since_log) and not self.steps:
+            return math.nan
+        lost = self.lost_since_log if self.steps_since_log else 0
+        total = self.total + lost * (self.since_log / max(1, self.steps_since_log))
+        return total / max(1, self.steps + lost)
+
+    def fail_run(self) -> None:
+        """Write the losses since the last log to the curve, which tell most about the error."""
+        self.extend_curve()
+        self.curve.end_point()
+
+    def state(self) -> dict[str, Any]:
+        self.read()
+        self.curve.end_point()
+        sums = {"total": self.total, "since_log": self.since_log}
+        counts = {"steps_since_log": self.steps_since_log, "steps": self.steps}
+        if self.lost or self.lost_since_log:
+            counts |= {"lost_since_log": self.lost_since_log, "lost": self.lost}
+        return {"losses": {key: float(value).hex() for key, value in sums.items()} | counts}
+
+    def load(self, stored: dict[str, Any], source: "StoredRun") -> None:
+        state = stored["losses"]
+        self.total, self.since_log = float.fromhex(state["total"]), float.fromhex(state["since_log"])
+        self.steps_since_log, self.steps = state["steps_since_log"], state["steps"]
+        self.lost_since_log, self.lost = state.get("lost_since_log", 0), state.get("lost", 0)
 
 
 def span(max_steps: int, step: int) -> int:
