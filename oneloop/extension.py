@@ -17,7 +17,7 @@ class Extension:
     trial: Any = None  # of a search, while it runs: with `given` (what train() got), `name` and `params`
 
     def __init__(self, core: Any) -> None:
-        self.core = core
+        self.core, self.trainer = core, core.trainer
 
     # -- the Trainer
 

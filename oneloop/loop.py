@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def run(run: "Run") -> None:
     """Train from the position of the run to the end of its plan, or until a callback stops it."""
-    plan, position, state = run.plan, run.position, run.core.trainer.state
+    plan, position, trainer, state = run.plan, run.position, run.trainer, run.trainer.state
     for epoch in range(position.epoch + position.epoch_ended, plan.epochs):
         if epoch != position.epoch:
             position.begin(epoch)
@@ -27,7 +27,7 @@ def run(run: "Run") -> None:
         if run.modes.waiting:
             run.modes.train()
         run.call("on_epoch_begin")
-        run.core.trainer.control.should_epoch_stop, position.epoch_stopped = position.epoch_stopped, False
+        trainer.control.should_epoch_stop, position.epoch_stopped = position.epoch_stopped, False
         for micro_batches, shared in updates(run, batches):
             if run.modes.waiting:
                 run.modes.train()
@@ -61,7 +61,7 @@ def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], Sh
     `share` is a collective that every process calls once per update, also one that has no batch left: the processes
     leave this loop together or not at all.
     """
-    trainer = run.core.trainer
+    trainer = run.trainer
     while not run.is_over and not trainer.control.should_epoch_stop:
         run.position.at_boundary = False
         begun = time.perf_counter()

@@ -16,17 +16,17 @@ class ScriptExpectations(Extension):
     """Hooks that scripts written for other Trainers rely on, beyond names and behaviour."""
 
     def created(self) -> None:
-        trainer = self.core.trainer
+        trainer = self.trainer
         warn_unused_overrides(trainer)
         # Scripts of transformers write into it as soon as there is a Trainer; otherwise the first file creates it.
         if mode.emulates("transformers") and trainer.args.should_save and not plan_request.is_active():
-            self.core.run.checkpointer.directory.path.mkdir(parents=True, exist_ok=True)
+            self.core.run.directory.path.mkdir(parents=True, exist_ok=True)
 
     def gradient_state(self) -> Any:
-        return self.core.trainer.accelerator.gradient_state
+        return self.trainer.accelerator.gradient_state
 
     def evaluation_loader(self, loader: Any) -> Any:
-        return self.core.trainer.accelerator.for_evaluation(loader)
+        return self.trainer.accelerator.for_evaluation(loader)
 
 
 class AccelerateState(ArgumentsExtension):

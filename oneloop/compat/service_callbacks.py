@@ -21,7 +21,7 @@ class ServiceCallbacks(Extension):
     """Lets these callbacks save the model of the run."""
 
     def models_requested(self) -> list[str]:
-        return modules_asked_for_trainer(self.core.trainer.callback_handler.callbacks)
+        return modules_asked_for_trainer(self.trainer.callback_handler.callbacks)
 
     def saving_models(
         self, requested: Iterable[str], save: Callable[[str], None]

@@ -178,7 +178,7 @@ class TransformersNames(Base[Args_co]):
     @typed_as(any_parameters)
     def _get_output_dir(self, trial: Any = None) -> str:
         """The directory of checkpoints, for an overridden _save_checkpoint that builds their path."""
-        return self._oneloop.run.checkpointer.directory.display_path
+        return self._oneloop.run.directory.display_path
 
     def _nested_gather(self, tensors: Any, name: str | None = None) -> Any:
         """Gather the tensors of all processes; with one process, they are unchanged."""
@@ -257,7 +257,7 @@ class TransformersNames(Base[Args_co]):
         self, output_dir: Any = None, checkpoint_prefix: str = PREFIX, use_mtime: bool = False
     ) -> list[str]:
         """The directories of checkpoints from the oldest to the newest, the best one next to last at least."""
-        directory, best = self._oneloop.run.checkpointer.directory, self.state.best_model_checkpoint
+        directory, best = self._oneloop.run.directory, self.state.best_model_checkpoint
         folder = output_dir or directory.display_path
         if best is not None and os.path.isabs(folder):
             best = str(directory.resolve(best))

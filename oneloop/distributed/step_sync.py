@@ -157,7 +157,7 @@ class StepSync:
     """Lives for one run."""
 
     def __init__(self, run: "Run") -> None:
-        self.run = run
+        self.run, self.core, self.trainer = run, run.core, run.core.trainer
         self.signals: SignalHandler | None = None
         self.agreed_signal: signal.Signals | None = None  # the signal that all processes have agreed to leave on
         self._messages: Callable[[], StepSummary] | None = None  # of the step under way; waits for them
@@ -183,7 +183,7 @@ class StepSync:
         with self.signals or SignalHandler(names) as self.signals:
             self.signals.is_starting = False
             try:
-                with self.run.core.processes.translate_lost_peer_errors():
+                with self.core.processes.translate_lost_peer_errors():
                     yield
             except ProcessLostError:
                 self.signals.exit_with_peers()  # the launcher is about to end this one too, before it could say why
@@ -192,7 +192,7 @@ class StepSync:
     @property
     def interrupted(self) -> bool:
         """A signal has asked the run to leave. Of several processes, none leaves on one that the others do not know."""
-        if not self.run.core.mesh.is_single:
+        if not self.core.mesh.is_single:
             return self.agreed_signal is not None
         return self.signals is not None and self.signals.received is not None
 
@@ -205,7 +205,7 @@ class StepSync:
         be expected, and the strategy corrects the gradients when these bring the real number; or they are a function,
         which waits for the others' when the loss is weighed, after the forward pass.
         """
-        run, core = self.run, self.run.core
+        run, core = self.run, self.core
         if core.mesh.is_single:
             return SharedUpdate(bool(micro_batches), num_items)
         if not micro_batches and self._epoch_is_over_everywhere():
@@ -243,29 +243,29 @@ class StepSync:
 
     def any_process_has_batch(self, micro_batches: list[Any]) -> bool:
         """Whether any process has a batch for a step that all leave out. A collective on several processes."""
-        processes = self.run.core.processes
-        if self.run.core.mesh.is_single:
+        processes = self.core.processes
+        if self.core.mesh.is_single:
             return bool(micro_batches)
         return any(has for (has,) in processes.all_gather([bool(micro_batches)]))
 
     def _send(self, message: StepMessage) -> Callable[[], StepSummary]:
         """A collective, which is waited for when its result is asked for."""
-        core = self.run.core
+        core = self.core
         rows = core.processes.all_gather_async(message.pack())
         return cache(lambda: StepSummary.of(rows(), core.mesh))
 
     def _wait_for_all(
         self, micro_batches: list[Any], num_items: Any, sharing: int, num_micro_batches: int
     ) -> SharedUpdate:
-        strategy = self.run.core.strategy
+        strategy, contract = self.core.strategy, self.run.contract
         assert self._messages is not None
         every = self._messages()
-        dummy_steps, gathers = 0, self.run.update.contract.gathers and strategy.can_join_without_grad
+        dummy_steps, gathers = 0, contract.gathers and strategy.can_join_without_grad
         if (strategy.forward_is_collective or gathers) and every.has_batch:
             dummy_steps = every.max_micro_batches - num_micro_batches
             self._find_dummy_batch(micro_batches, every)
         # Whoever runs out of memory computes its micro-batches again, which must not concern the others.
-        finds_size = self.run.core.trainer.args.auto_find_batch_size
+        finds_size = self.trainer.args.auto_find_batch_size
         # A micro-batch that a process computes only to join must not take part in DDP's exchange of gradients.
         uneven = gathers and every.min_micro_batches != every.max_micro_batches
         strategy.begin(every.min_micro_batches > 0 and not finds_size and not uneven)
@@ -274,7 +274,7 @@ class StepSync:
 
     def _all_have_batches(self) -> bool:
         """Whether all processes are known to have all their micro-batches for the next update, so that none asks."""
-        run, core = self.run, self.run.core
+        run, core = self.run, self.core
         update = run.update
         if update.contract.gathers:
             return False
@@ -307,7 +307,7 @@ class StepSync:
         self, micro_batches: list[Any], num_items: Any, sharing: int, left_out: int
     ) -> SharedUpdate:
         """`left_out`: how many of the micro-batches have no label that counts. The others need not know."""
-        strategy = self.run.core.strategy
+        strategy, contract = self.core.strategy, self.run.contract
         dummy_steps = left_out if strategy.forward_is_collective else 0
         if dummy_steps:
             self._dummy_batch = micro_batches[0]
@@ -316,7 +316,7 @@ class StepSync:
             True,
             num_items,
             sharing,
-            loss_follows_gradients=self.run.update.contract.has_default_step,
+            loss_follows_gradients=contract.has_default_step,
             is_idle=left_out == len(micro_batches) and not strategy.forward_is_collective,
             dummy_steps=dummy_steps,
             dummy_batch=self._dummy_batch,
@@ -334,7 +334,7 @@ class StepSync:
         that came meanwhile is known now, not a step later."""
         began, self._step_began = self._step_began, time.monotonic()
         is_long = self._step_began - began > LONG_STEP
-        trainer = self.run.core.trainer
+        trainer = self.trainer
         return is_long or bool(trainer.args.save_interval_minutes) or trainer.callback_handler.may_change_control
 
     def _received(self) -> tuple[bool, ...]:
@@ -343,7 +343,7 @@ class StepSync:
     def _find_dummy_batch(self, micro_batches: list[Any], every: StepSummary) -> None:
         """A micro-batch to compute for the others' sake: one of its own, of now or of before, or, where this process
         never had any, another's."""
-        processes = self.run.core.processes
+        processes = self.core.processes
         if micro_batches:
             self._dummy_batch = micro_batches[0]
         if not every.all_have_dummy_batch:
@@ -360,7 +360,7 @@ class StepSync:
         A signal and the end of a save were told when the step began. What callbacks ask for is compared only where
         there are any, in some process, that may ask for something of their own.
         """
-        if self.run.core.mesh.is_single:
+        if self.core.mesh.is_single:
             return
         messages, self._messages = self._messages, None
         every = messages() if messages is not None else None
@@ -381,15 +381,15 @@ class StepSync:
 
     def _piggybacked_summary(self) -> StepSummary:
         """One message for all: the means of their numbers."""
-        items, *status = self.run.core.strategy.piggybacked()
+        items, *status = self.core.strategy.piggybacked()
         return StepSummary.from_status(status)
 
     def _compare_control(self) -> StepSummary:
         """A collective: the requests of all processes are in this one's control when it returns."""
-        trainer, processes = self.run.core.trainer, self.run.core.processes
+        trainer, processes = self.trainer, self.core.processes
         status = StepMessage(save_ended=self.run.checkpointer.writer.has_finished_save, signals=self._received())
         own = ControlMessage(tuple(getattr(trainer.control, name) for name in FLAGS), status)
         rows = processes.all_gather(own.pack())
         for name, values in zip(FLAGS, zip(*rows)):
             setattr(trainer.control, name, any(values))
-        return StepSummary.of([row[len(FLAGS) :] for row in rows], self.run.core.mesh)
+        return StepSummary.of([row[len(FLAGS) :] for row in rows], self.core.mesh)

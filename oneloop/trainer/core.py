@@ -95,7 +95,7 @@ class Core:
     def train(self, wanted: Any, trial: Any, ignore_keys: list[str] | None, after: "Restart | None") -> "TrainOutput":
         """One run, to its end. `after`: a part has asked for it, to go on from a checkpoint."""
         trainer, run = self.trainer, self.begin_run(after)
-        with run.sync.starting(trainer.args.preemption_signals), run.checkpointer.directory:
+        with run.sync.starting(trainer.args.preemption_signals), run.directory:
             checkpoint = self.processes.run_on_main(lambda: run.find_checkpoint(wanted), "looking for checkpoints")
             checkpoint = run.storage.provide_checkpoint(checkpoint, wanted)
             if trainer.model_init is not None:
@@ -229,7 +229,7 @@ class Core:
 
     def wrap_model(self, again: bool = False) -> None:
         """Wrap the model for training on several processes; evaluations call the model itself."""
-        trainer, contract = self.trainer, self.run.update.contract
+        trainer, contract = self.trainer, self.run.contract
         if self.mesh.is_single:
             trainer.model_wrapped = trainer._wrap_model(trainer.model_wrapped)
             return

@@ -93,7 +93,7 @@ class Epochs:
     """Created for each run. `resume` is consumed by the first epoch that is opened."""
 
     def __init__(self, run: "Run") -> None:
-        self.run = run
+        self.run, self.core, self.trainer = run, run.core, run.core.trainer
         self.resume = ResumePoint()
         self.streams: dict[str, Any] | None = None  # RNG state at the start of the epoch, for data that is not seekable
         self.generators: list[Any] = []  # states at the start of the epoch of those that a user's sampler draws from
@@ -108,7 +108,7 @@ class Epochs:
     def open(self, epoch: int, done: int) -> Any:
         """An iterator over the micro-batches of an epoch, from the given step on. A resume computes its position;
         only data that is not seekable is read again and discarded, with a warning."""
-        core, plan = self.run.core, self.run.plan
+        core, plan = self.core, self.run.plan
         loader = plan.loader
         self.run.update.forget_past()
         sampler: Any = getattr(loader, "batch_sampler", None)
@@ -154,7 +154,7 @@ class Epochs:
     def _restart_if_empty(self, batches: Any) -> Any:
         """The state that was loaded at the start of an epoch may be that of the end of the one before: then there is
         no batch, and iterating again starts anew."""
-        core, is_empty = self.run.core, True
+        core, is_empty = self.core, True
         before = randomness.get_state(core.backend)
         for batch in batches:
             is_empty = False
@@ -197,7 +197,7 @@ class Epochs:
 
     def _set_epoch(self, loader: Any, epoch: int) -> None:
         """Which epoch begins, to all parts of the data that want to know."""
-        core = self.run.core
+        core = self.core
         sampler, dataset = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
         parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
         if not hasattr(sampler, "set_epoch"):  # not every batch sampler forwards it to its sampler
@@ -212,7 +212,7 @@ class Epochs:
 
     def _batches_of(self, loader: Any, sampler: Any, epoch: int) -> Any:
         """Batches from the position on; the order is drawn if it has to be."""
-        core = self.run.core
+        core = self.core
         # Workers that are kept were seeded in the first epoch; new ones of a resumed run must not change the streams.
         if epoch and core.backend.loaders.has_drawn_seed(loader) is False and not self.resume.is_external:
             core.backend.loaders.seed_without_drawing(loader)
@@ -241,7 +241,7 @@ class Epochs:
 
     def _load_position(self, stored: Any) -> None:
         with restoring("the position in the training data", "the checkpoint"):
-            is_divided = self.run.core.mesh.num_batches > 1
+            is_divided = self.core.mesh.num_batches > 1
             self._owner_of_position().load_state_dict(stored if is_divided else source_state(stored))
 
     def _owner_of_position(self) -> Any:
@@ -251,7 +251,7 @@ class Epochs:
         dataset = getattr(loader, "dataset", None)
         if isinstance(getattr(loader, "batch_sampler", None), BatchSampler) or has_shuffle_buffer(dataset):
             return None
-        is_iterable = dataset is not None and self.run.core.backend.loaders.is_iterable(dataset)
+        is_iterable = dataset is not None and self.core.backend.loaders.is_iterable(dataset)
         if streams.has_partial_state(loader):
             return None
         owners = [loader, dataset if is_iterable else None]
@@ -260,7 +260,7 @@ class Epochs:
     def _length(self) -> int | None:
         """How many batches are taken from the loader in an epoch, by which steps are planned. A user's sampler may
         yield more, if its length is an estimate. None: as many as there are."""
-        core, loader = self.run.core, self.run.plan.loader
+        core, loader = self.core, self.run.plan.loader
         dataset = getattr(loader, "dataset", None)
         if dataset is not None and core.backend.loaders.is_iterable(dataset):
             return None  # its workers may yield more batches, each an incomplete one
@@ -308,7 +308,7 @@ class Epochs:
             why,
             count,
         )
-        for _ in tqdm(range(count), desc="skipping", disable=self.run.core.trainer.args.disable_tqdm):
+        for _ in tqdm(range(count), desc="skipping", disable=self.trainer.args.disable_tqdm):
             if next(batches, None) is None:
                 return
 
@@ -316,7 +316,7 @@ class Epochs:
 
     def do_pending(self) -> None:
         """Before the next step, do the logging and evaluation that an interruption by a signal had postponed."""
-        resume, core = self.resume, self.run.core
+        resume, core = self.resume, self.core
         if not any(resume.pending.values()):
             return
         for name, value in resume.pending.items():
@@ -336,14 +336,14 @@ class Epochs:
         resume = self.resume
         if resume.streams is not None:
             with restoring("the RNG state", "the checkpoint"):
-                randomness.set_state(self.run.core.backend, resume.streams)
+                randomness.set_state(self.core.backend, resume.streams)
         elif resume.random is not None:
             self._load_random(resume.random)
         resume.rng_state_restored()
 
     def _load_random(self, path: Path) -> None:
         """What random.safetensors has of this process: its own buffers, and the RNG state at the save."""
-        core, stored = self.run.core, self.local_tensors(path)
+        core, stored = self.core, self.local_tensors(path)
         for i, buffer in enumerate(core.strategy.local_buffers(core.trainer.model)):
             if (array := stored.get(f"{BUFFER}{i}")) is not None:
                 _check_buffer(f"{BUFFER}{i}", array, buffer)
@@ -353,7 +353,7 @@ class Epochs:
     def _restore_generators(self, loader: Any, prefix: str = "") -> None:
         """Those of a user's sampler, as they were at the save or, with a prefix, at the start of its epoch: they draw
         the order of each epoch anew."""
-        core, path = self.run.core, self.resume.random
+        core, path = self.core, self.resume.random
         if path is None or self.resume.is_external or not core.backend.loaders.generator_states(loader):
             return
         found = self.resume.generators
@@ -364,19 +364,20 @@ class Epochs:
 
     def _generators(self) -> list[Any]:
         """The current states of the generators; none before the loader is made."""
-        return self.run.core.backend.loaders.generator_states(getattr(getattr(self.run, "plan", None), "loader", None))
+        loaders, plan = self.core.backend.loaders, getattr(self.run, "plan", None)
+        return loaders.generator_states(getattr(plan, "loader", None))
 
     def _stored_generators(self, path: Path, prefix: str) -> list[Any]:
         """A process that the run did not have takes the states of the main one."""
         name = f"{prefix}{GENERATOR}"
         stored = {key: raw.array() for key, raw in self.resume.read(path).items() if name in key}
-        own = f"rank{self.run.core.mesh.batch_index}/{name}"
+        own = f"rank{self.core.mesh.batch_index}/{name}"
         found = [array for key, array in sorted(stored.items()) if key.startswith(own)]
         return found or [array for key, array in sorted(stored.items()) if key.startswith(name)]
 
     def local_tensors(self, path: Path) -> dict[str, Any]:
         """The tensors of this process in random.safetensors, which has them by batch; none if the run had fewer."""
-        number = self.run.core.mesh.batch_index
+        number = self.core.mesh.batch_index
         tensors = self.resume.read(path)
         check_rng_states(tensors)
         stored = {name: raw.array() for name, raw in tensors.items()}
@@ -388,7 +389,7 @@ class Epochs:
     def load_rng_state(self, path: Path, prefix: str = "") -> bool:
         """The RNG state at the save or, with a prefix, at another time: at the start of its epoch, or before the batch
         that was waiting was fetched. Returns whether that was stored."""
-        core, stored = self.run.core, self.local_tensors(path)
+        core, stored = self.core, self.local_tensors(path)
         if core.mesh.batch_index and not stored:  # the run now has more batches than when it was saved
             start_batch_streams(core)
             if core.extensions.shares_python_random:
@@ -413,16 +414,16 @@ class Epochs:
 
     def before_evaluation(self) -> "RandomSnapshot":
         """What an evaluation may draw from, to be put back if a signal interrupts it."""
-        trainer = self.run.core.trainer
+        trainer = self.trainer
         states = {"collator": own_state(trainer.data_collator), "dataset": self._indexed_data_state()}
-        return RandomSnapshot(randomness.get_state(self.run.core.backend), self._generators(), states)
+        return RandomSnapshot(randomness.get_state(self.core.backend), self._generators(), states)
 
     def abandon_evaluation(self, before: "RandomSnapshot") -> None:
         """The checkpoint that follows is as if it had not begun."""
-        trainer = self.run.core.trainer
-        randomness.set_state(self.run.core.backend, before.streams)
+        trainer, backend = self.trainer, self.core.backend
+        randomness.set_state(backend, before.streams)
         if before.generators:
-            self.run.core.backend.loaders.set_generator_states(self.run.plan.loader, before.generators)
+            backend.loaders.set_generator_states(self.run.plan.loader, before.generators)
         DataStates(
             owners={"collator": trainer.data_collator, "dataset": trainer.train_dataset}, own=before.states
         ).load()
@@ -431,14 +432,14 @@ class Epochs:
 
     def random_state(self) -> dict[str, Any]:
         """The RNG state of this process, now and at the start of the epoch, and its own buffers."""
-        core = self.run.core
+        core = self.core
         streams = self._unopened() if self.resume.is_waiting else self._opened()
         for i, buffer in enumerate(core.strategy.local_buffers(core.trainer.model)):
             streams[f"{BUFFER}{i}"] = core.backend.tensors.to_numpy(buffer)
         return streams
 
     def _opened(self) -> dict[str, Any]:
-        core = self.run.core
+        core = self.core
         streams = randomness.get_state(core.backend)
         streams |= {f"{EPOCH}{name}": array for name, array in (self.streams or {}).items()}
         now = core.backend.loaders.generator_states(self.run.plan.loader)
@@ -452,7 +453,7 @@ class Epochs:
     def _unopened(self) -> dict[str, Any]:
         """The same before the resumed run has opened its epoch, such as after a pending evaluation. Loader and streams
         do not have the state of the epoch yet, so it is that of the checkpoint."""
-        core, resume = self.run.core, self.resume
+        core, resume = self.core, self.resume
         assert resume.random is not None
         now = randomness.get_state(core.backend)
         stored = self.local_tensors(resume.random)
@@ -499,10 +500,10 @@ class Epochs:
 
     def _states_of_fetch(self) -> tuple[Any, dict[str, Any]]:
         """What the fetch of a batch may change."""
-        return randomness.read_raw_state(self.run.core.backend), self._current_data_states()
+        return randomness.read_raw_state(self.core.backend), self._current_data_states()
 
     def _current_data_states(self) -> dict[str, Any]:
-        trainer = self.run.core.trainer
+        trainer = self.trainer
         return {
             "data": self._loader_state(),
             "collator": own_state(trainer.data_collator),
@@ -511,7 +512,7 @@ class Epochs:
 
     def _indexed_data_state(self) -> Any:
         """A map-style dataset needs no position, but may draw random numbers from its own RNG."""
-        core = self.run.core
+        core = self.core
         trainer = core.trainer
         if trainer.args.dataloader_num_workers or core.backend.loaders.is_iterable(trainer.train_dataset):
             return None
@@ -519,7 +520,7 @@ class Epochs:
 
     def _counted_state(self, loader: Any) -> Any:
         """The state of a stream that is computed from the number of samples, also where workers read it."""
-        core, plan = self.run.core, self.run.plan
+        core, plan = self.core, self.run.plan
         batches, size = self.run.position.step_in_epoch * plan.accumulation, self.run.sizes.per_process
         workers = core.trainer.args.dataloader_num_workers
         return streams.counted_state(loader.dataset, batches * size, size, workers, core.mesh.num_batches)

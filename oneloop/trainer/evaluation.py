@@ -119,7 +119,7 @@ def _batches(core: "Core", model: Any, loader: Any, ignore_keys: list[str] | Non
     from .dataloaders import local_batches
 
     batches = local_batches(core, loader)
-    if not core.strategy.forward_is_collective and not core.run.update.contract.gathers:
+    if not core.strategy.forward_is_collective and not core.run.contract.gathers:
         return batches
     from ..distributed.even_batches import even_batches
 

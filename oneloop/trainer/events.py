@@ -28,7 +28,7 @@ class RunEvents:
     """The record of one run. Events go to run.jsonl; only the main process writes them."""
 
     def __init__(self, run: "Run") -> None:
-        self.run = run
+        self.run, self.core, self.trainer = run, run.core, run.core.trainer
         self.parent_id: str | None = None  # the run from which this one was branched
         self.skipped_checkpoints: list[str] = []  # checkpoints that were incomplete or corrupt when the run was resumed
         self._log = Record()
@@ -43,10 +43,10 @@ class RunEvents:
 
     def add(self, event: str, **facts: Any) -> None:
         """Append an event to the record of the run, run.jsonl in output_dir; the report page shows it."""
-        trainer = self.run.core.trainer
+        trainer = self.trainer
         if trainer.args.should_save and trainer.is_world_process_zero():
             step = facts.pop("step", trainer.state.global_step)
-            self._log.add(self.run.checkpointer.directory.path, event, self.run.id, step, facts)
+            self._log.add(self.run.directory.path, event, self.run.id, step, facts)
 
     def set_skipped_checkpoints(self, passed_over: list[str]) -> None:
         self.skipped_checkpoints = passed_over
@@ -57,7 +57,7 @@ class RunEvents:
     def start(self, checkpoint: Path | None) -> None:
         """Record the machine, the packages and the devices of this part of the run."""
         self._is_open = True
-        run, core = self.run, self.run.core
+        run, core = self.run, self.core
         trainer = core.trainer
         if not trainer.args.should_save:
             return
@@ -89,7 +89,7 @@ class RunEvents:
 
     def _hardware(self) -> str:
         """The name of the accelerator, if its framework reports one, and the CPU with its cores."""
-        core = self.run.core
+        core = self.core
         return ", ".join(filter(None, (core.backend.devices.title(core.trainer.args.device), processor())))
 
     def end(self, error: BaseException | None = None) -> None:
@@ -101,7 +101,7 @@ class RunEvents:
         run = self.run
         received = run.sync.signals.received if run.sync.signals is not None else None
         if error is None:
-            stopped = not run.plan.is_over(run.core.trainer.state.global_step)
+            stopped = not run.plan.is_over(self.trainer.state.global_step)
             self.add("ended", **({"stopped": True} if stopped else {}))
         elif isinstance(error, RestartRequested):
             self.add(error.event, **error.facts)

@@ -63,7 +63,7 @@ def _log_answer(core: "Core", answer: bool | None, guess: bool) -> None:
     name = core.strategy.class_of(core.trainer.model).__name__
     if answer is not None:
         logger.debug("shifts_labels of %s: %s (computed)", name, answer)
-    elif core.mesh.is_main and core.run.update.contract.has_default_loss:
+    elif core.mesh.is_main and core.run.contract.has_default_loss:
         logger.warning(
             "Could not compute whether the loss of %s compares position i with label i + 1; it is taken to %s, for the "
             "number of its items. Declare it by a class attribute of the model: shifts_labels = True or False.",

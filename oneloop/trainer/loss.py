@@ -341,7 +341,7 @@ def default_compute_loss(
     if num_items is not None:
         if is_mean:
             loss = normalize_loss(loss, terms)
-        elif core.run.update.contract.returned is not ReturnedLoss.DIVIDED_BY_ITEMS:  # that of an override comes later
+        elif core.run.contract.returned is not ReturnedLoss.DIVIDED_BY_ITEMS:  # that of an override comes later
             loss = rescale_for_world(loss, terms)
     if not has_loss:
         outputs = _with_loss(outputs, loss)
@@ -352,7 +352,7 @@ def default_compute_loss(
 
 def _external_loss(core: "Core", model: Any, inputs: Any, num_items: Any, wants_outputs: bool) -> _Computed:
     """A loss that does not come from the model: from criterion, compute_loss_func or label smoothing."""
-    trainer, info, contract = core.trainer, core.model_info, core.run.update.contract
+    trainer, info, contract = core.trainer, core.model_info, core.run.contract
     function, criterion, smoothing = loss_function(trainer), trainer.criterion, smoothing_of(core)
     if function is None and criterion is None and not smoothing:
         outputs = core.backend.models.invoke(model, inputs)

@@ -280,7 +280,7 @@ class SpikeGuard(Part):
         scheduled = self.scheduled
         if scheduled is None or scheduled.step >= spike:
             return None
-        first = max(scheduled.step, spike - self.context.trainer.args.loss_spike_skip_steps) + 1
+        first = max(scheduled.step, spike - self.context.args.loss_spike_skip_steps) + 1
         found = processes.run_on_main(lambda: self._complete_before(first), "looking for the last checkpoint")
         if found is None or found[1] < first:
             return None if found is None else (*found, first)
@@ -307,7 +307,7 @@ class SpikeGuard(Part):
         return None if step is None else (newest, step)
 
     def _check_limit(self, rollback: Rollback, samples: str, path: Path) -> None:
-        limit = self.context.trainer.args.loss_spike_limit
+        limit = self.context.args.loss_spike_limit
         assert self.scheduled is not None
         before = [each for each in self.rollbacks if each.spike.step > self.scheduled.step]
         if len(before) < limit:
@@ -329,7 +329,7 @@ class SpikeGuard(Part):
     @property
     def _skips_steps_before_spike(self) -> bool:
         """Whether the steps before a spike are left out too. They may precede a checkpoint that is not scheduled."""
-        return self.mode == "rollback" and self.context.trainer.args.loss_spike_skip_steps > 1
+        return self.mode == "rollback" and self.context.args.loss_spike_skip_steps > 1
 
     def checkpoint_to_keep(self) -> Path | None:
         """The checkpoint that a return may need beside the last one, if that was saved for another reason."""
@@ -349,7 +349,8 @@ class SpikeGuard(Part):
     def _return_to(self, path: Path, stored: Mapping[str, Any]) -> None:
         """`stored`: what the checkpoint has of spikes. If it does not say which one was the last that the arguments
         asked for, it is taken for that itself."""
-        path, step = self.context.checkpointer.directory.resolve(path), self.context.state.global_step
+        checkpointer, step = self.context.checkpointer, self.context.state.global_step
+        path = checkpointer.directory.resolve(path)
         scheduled = stored.get("scheduled", step)
         if scheduled is None or scheduled == step:
             self.scheduled = None if scheduled is None else ScheduledCheckpoint(step, path)

@@ -66,11 +66,12 @@ class MetricsMethods:
         """
         if not self.is_world_process_zero():
             return
-        folder, metrics = self._oneloop.run.checkpointer.directory.path, clean(metrics)
+        run, metrics = self._oneloop.run, clean(metrics)
+        folder = run.directory.path
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / f"{split}_results.json", metrics)
             if combined:
                 path = folder / "all_results.json"
                 write_json(path, json_object(path) | metrics)
-        self._oneloop.run.storage.upload_files()
+        run.storage.upload_files()

@@ -144,7 +144,7 @@ class RunContext:
     @property
     def output_dir(self) -> Path:
         """The output directory; absolute once the run has started."""
-        return self._run.checkpointer.directory.path
+        return self._run.directory.path
 
     @property
     def parts(self) -> "Parts":

@@ -66,7 +66,7 @@ class Profiling(TrainerCallback):
 
     @property
     def folder(self) -> Path:
-        return self.core.run.checkpointer.directory.path / FOLDER
+        return self.core.run.directory.path / FOLDER
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.steps += 1

@@ -29,6 +29,7 @@ from ..steps import Position, StepPlan, plan_steps
 from . import agreement, dataloaders, profiling, unused_arguments
 from .epochs import Epochs, start_batch_streams
 from .events import RunEvents
+from .loss import LossContract
 from .losses import LossMeter
 from .meter import Meter, WorkMeter, speed_metrics
 from .modes import Modes
@@ -63,8 +64,8 @@ class Run:
     plan: StepPlan  # number of steps and epochs; set when train() has created the loader
 
     def __init__(self, core: "Core", restart: Restart | None = None) -> None:
-        args = core.trainer.args
-        self.core = core
+        self.core, self.trainer = core, core.trainer
+        args = self.trainer.args
         self.restart = restart  # what it takes over from the run before, if a part of that has asked for this one
         self.id = store.new_run_id()
         self.sizes = BatchSizes(args.train_batch_size, args.gradient_accumulation_steps)
@@ -82,12 +83,14 @@ class Run:
         self.seeds = self.parts.of(WorkerSeeds)
         self.meter = self.parts.of(Meter)
         self.modes = Modes(core)
+        self.contract = LossContract.of(core)
         self.update = Update(self)
         self.parts.add(self.update)
         self.sync = StepSync(self)
         self.epochs = Epochs(self)
         self.checkpointer = Checkpointer(self)
-        self.storage = self.checkpointer.directory.storage  # where the output directory is kept beside the disk
+        self.directory = self.checkpointer.directory
+        self.storage = self.directory.storage  # where the output directory is kept beside the disk
         self.step_end = StepEnd(self)
 
     # -- what its attributes may change
@@ -109,7 +112,7 @@ class Run:
 
     def call(self, event: str, **more: Any) -> None:
         """Call the callbacks for one of the events of the loop."""
-        trainer = self.core.trainer
+        trainer = self.trainer
         handler = trainer.callback_handler
         if event in handler.active and not self._is_silent:
             trainer.control = getattr(handler, event)(trainer.args, trainer.state, trainer.control, **more)
@@ -126,12 +129,12 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether the last step is done, or a callback has stopped the run."""
-        trainer = self.core.trainer
+        trainer = self.trainer
         return trainer.control.should_training_stop or self.plan.is_over(trainer.state.global_step)
 
     def handle_empty_epoch(self) -> None:
         """The data yielded no batch: an exhausted iterable ends the run, with a warning."""
-        trainer = self.core.trainer
+        trainer = self.trainer
         if trainer.state.global_step == 0:
             raise DataError("the training data yielded no batch. Pass data with at least one sample.")
         logger.warning(
@@ -147,7 +150,7 @@ class Run:
     def find_checkpoint(self, wanted: Any) -> Path | None:
         """Check that the output directory is writable, remove the remains of interrupted saves; the checkpoint to
         resume."""
-        args, directory = self.core.trainer.args, self.checkpointer.directory
+        args, directory = self.trainer.args, self.directory
         check_writable(args.output_dir)
         if args.save_strategy != "no" or args.load_best_model_at_end:
             directory.lock()
@@ -163,7 +166,7 @@ class Run:
 
     def _remove_leftovers(self) -> None:
         """Remove the remains of interrupted saves from the output directory."""
-        folder = self.checkpointer.directory.path
+        folder = self.directory.path
         store.remove_leftovers(folder)
         try:
             saved_model.recover(folder)
@@ -172,7 +175,7 @@ class Run:
 
     def train(self, path: Path | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:
         """Train from the checkpoint, or from the start, to the end."""
-        trainer = self.core.trainer
+        trainer = self.trainer
         self.step_end.start(ignore_keys)
         self.modes.start()
         trainer.is_in_train = True
@@ -215,7 +218,7 @@ class Run:
 
     def _add_hooks(self) -> list[Any]:
         """Hooks that are active during train()."""
-        core, args, undo = self.core, self.core.trainer.args, []
+        core, args, undo = self.core, self.trainer.args, []
         model = core.trainer.model
         if args.neftune_noise_alpha is not None:
             undo.append(core.backend.models.add_embedding_noise(model, args.neftune_noise_alpha))
@@ -227,7 +230,7 @@ class Run:
 
     def _begin(self, checkpoint: Checkpoint | None, trial: Any) -> None:
         """Everything before the first step. The order matters: each part needs the one before it."""
-        core, trainer = self.core, self.core.trainer
+        core, trainer = self.core, self.trainer
         if not core.mesh.is_single:
             agreement.check_arguments(core)
         late = checkpoint is not None and resume.loads_after_wrapping(core, checkpoint)
@@ -282,18 +285,18 @@ class Run:
     def _resumed_run_is_stopped(self) -> bool:
         """Whether a callback had stopped the run that is resumed. Where a stop is not final, such as for want of time,
         only early stopping's is."""
-        callbacks = self.core.trainer.callback_handler.callbacks
+        callbacks = self.trainer.callback_handler.callbacks
         is_final = self.core.behaviour.stop_is_final or any(
             isinstance(each, EarlyStoppingCallback) for each in callbacks
         )
         return self.epochs.resume.stopped and is_final
 
     def _fresh_state(self) -> None:
-        trainer = self.core.trainer
+        trainer = self.trainer
         trainer.state = TrainerState(
             is_local_process_zero=trainer.is_local_process_zero(), is_world_process_zero=trainer.is_world_process_zero()
         )
-        if self.checkpointer.directory.has_checkpoints and not trainer.args.overwrite_output_dir:
+        if self.directory.has_checkpoints and not trainer.args.overwrite_output_dir:
             logger.warning(
                 "%s contains checkpoints of an earlier run. This run starts from the beginning and keeps them, but "
                 "replaces checkpoints of the same step. To resume from them, use resume_from_checkpoint=True.",
@@ -301,7 +304,7 @@ class Run:
             )
 
     def _cooldown(self, checkpoint: Checkpoint | None) -> Cooldown | None:
-        state, args = self.core.trainer.state, self.core.trainer.args
+        state, args = self.trainer.state, self.trainer.args
         stored = None if checkpoint is None else checkpoint.run
         before = None if stored is None else stored.cooldown
         if before is not None and args.cooldown_steps is None:
@@ -316,7 +319,7 @@ class Run:
 
     def _plan_steps(self, cooldown: Cooldown | None) -> StepPlan:
         """The number of steps and epochs; an error if the data and the arguments do not allow any step."""
-        core, trainer = self.core, self.core.trainer
+        core, trainer = self.core, self.trainer
         args = trainer.args
         loader = trainer.get_train_dataloader()
         trainer.callback_handler.train_dataloader = loader
@@ -345,7 +348,7 @@ class Run:
         )
 
     def _make_optimizer(self) -> None:
-        core, trainer = self.core, self.core.trainer
+        core, trainer = self.core, self.trainer
         trainer.create_optimizer_and_scheduler(num_training_steps=self.plan.schedule_steps)
         if trainer.optimizer is None or trainer.lr_scheduler is None:
             raise ModelError(
@@ -370,11 +373,11 @@ class Run:
         trainer.callback_handler.lr_scheduler = trainer.lr_scheduler
 
     def _fill_state(self, trial: Any) -> None:
-        plan, state = self.plan, self.core.trainer.state
+        plan, state = self.plan, self.trainer.state
         state.max_steps = plan.max_steps
         state.num_train_epochs = plan.epochs if plan.epochs < 2**62 else 1
         state.train_batch_size = self.sizes.per_process
-        state.compute_steps(self.core.trainer.args, plan.max_steps)
+        state.compute_steps(self.trainer.args, plan.max_steps)
         state.is_hyper_param_search = trial is not None
         running = self.core.extensions.trial
         if running is not None:
@@ -383,7 +386,7 @@ class Run:
             state.epoch = 0.0
 
     def _announce(self, checkpoint: Path | None) -> None:
-        plan, trainer = self.plan, self.core.trainer
+        plan, trainer = self.plan, self.trainer
         text = (
             f"Training {trainer.get_num_trainable_parameters()} parameters on {trainer.args.device}: "
             f"{'an unknown number of' if plan.samples is None else plan.samples} samples, {plan.samples_per_step} per "
@@ -397,11 +400,11 @@ class Run:
                 # Where progress is shown, this is too. A notebook shows stderr in a red box.
                 print(f"{text}.", file=sys.stdout if in_notebook() else sys.stderr, flush=True)
             computes = trainer.compute_metrics is not None
-            unused_arguments.warn_unused(trainer.args, plan.max_steps, computes, self.update.contract.has_default_loss)
+            unused_arguments.warn_unused(trainer.args, plan.max_steps, computes, self.contract.has_default_loss)
 
     def _end(self) -> TrainOutput:
         """After the last step: pending checks on the device, the best model, and the metrics of the whole run."""
-        core, trainer, plan = self.core, self.core.trainer, self.plan
+        core, trainer, plan = self.core, self.trainer, self.plan
         args, state = trainer.args, trainer.state
         for part in self.parts:
             part.check_pending()
@@ -436,14 +439,14 @@ class Run:
     # -- what a checkpoint stores of it
 
     def position_state(self) -> PositionState:
-        control, position = self.core.trainer.control, self.position
+        control, position = self.trainer.control, self.position
         return PositionState(
             epoch=position.epoch,
             step_in_epoch=position.step_in_epoch,
             epoch_ended=position.epoch_ended,
             # A run that a callback stopped stays stopped; one that reached its last step can be resumed with a larger
             # max_steps.
-            stopped=control.should_training_stop and not self.plan.is_over(self.core.trainer.state.global_step),
+            stopped=control.should_training_stop and not self.plan.is_over(self.trainer.state.global_step),
             epoch_stopped=control.should_epoch_stop or position.epoch_stopped,
             # What the interruption by a signal postponed at this step, and the save that is to contain it.
             pending={name: getattr(control, name) for name in ("should_log", "should_evaluate")}

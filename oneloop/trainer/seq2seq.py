@@ -104,7 +104,8 @@ class Seq2SeqTrainer(Trainer[Args_co]):
         # TrainingArguments have no arguments for generation: evaluate without it.
         if not getattr(self.args, "predict_with_generate", False) or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-        base = self._oneloop.backend.models.unwrap(self.model)
+        backend = self._oneloop.backend
+        base = backend.models.unwrap(self.model)
         if not hasattr(base, "generate"):
             raise ModelError(
                 f"predict_with_generate=True needs a model with a generate method, but {type(base).__name__} has none. "
@@ -115,7 +116,7 @@ class Seq2SeqTrainer(Trainer[Args_co]):
         given, targets = split_labels(inputs, self.label_names)
         if isinstance(given, Mapping) and _is_derived(given.get("decoder_input_ids"), targets):
             given = {k: v for k, v in given.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
-        with self._oneloop.backend.engine.no_gradients(), self.compute_loss_context_manager():
+        with backend.engine.no_gradients(), self.compute_loss_context_manager():
             options = gen_kwargs or self._gen_kwargs or self._generation({})
             options = {k: v for k, v in options.items() if v is not None}  # overrides of evaluate may pass None
             own = {k: v for k, v in self._oneloop.strategy.generation_options().items() if accepts(base.generate, k)}

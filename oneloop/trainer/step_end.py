@@ -25,7 +25,7 @@ class StepEnd:
     """Carries out what callbacks set in `control`. Created for each run."""
 
     def __init__(self, run: "Run") -> None:
-        self.run = run
+        self.run, self.core, self.trainer = run, run.core, run.core.trainer
         self.steps_by_metric = False  # the schedule follows evaluations, not updates
         self._ignore_keys: list[str] | None = None
         self.eval_loaders: dict[str, Any] = {}  # with persistent workers, by the name of the dataset
@@ -39,13 +39,15 @@ class StepEnd:
 
     def release(self, loader: Any) -> None:
         """After an evaluation: stop the workers of its loader, unless it is kept for the next one."""
+        loaders = self.core.backend.loaders
         if not any(kept is loader for kept in self.eval_loaders.values()):
-            self.run.core.backend.loaders.close(loader)
+            loaders.close(loader)
 
     def close_loaders(self) -> None:
         """At the end of train(): stop the workers of the evaluation loaders."""
+        loaders = self.core.backend.loaders
         for loader in self.eval_loaders.values():
-            self.run.core.backend.loaders.close(loader)
+            loaders.close(loader)
         self.eval_loaders.clear()
 
     def set_scheduler(self, scheduler: Any) -> None:
@@ -57,7 +59,7 @@ class StepEnd:
         The processes first agree on the requests (a collective): logging, evaluating and saving contain collectives, so
         all processes must do the same in the same order.
         """
-        run, core = self.run, self.run.core
+        run, core = self.run, self.core
         trainer, checkpointer = core.trainer, run.checkpointer
         if not core.mesh.is_single:
             run.sync.sync_after_update()
@@ -93,7 +95,7 @@ class StepEnd:
 
     def exit_if_interrupted(self) -> None:
         """After the last callbacks. Nothing is saved: training is complete, and the model may be the best one."""
-        run, processes = self.run, self.run.core.processes
+        run, processes = self.run, self.core.processes
         signals = run.sync.signals
         assert signals is not None
         received = [each for each in processes.all_gather_object(signals.received) if each is not None]
@@ -105,7 +107,7 @@ class StepEnd:
 
     def save_and_exit(self) -> NoReturn:
         """Save, including what is still pending at this step, and leave train()."""
-        run, core = self.run, self.run.core
+        run, core = self.run, self.core
         trainer, checkpointer, signals = core.trainer, run.checkpointer, run.sync.signals
         assert signals is not None
         checkpointer.wait()
@@ -126,7 +128,7 @@ class StepEnd:
 
     def _outcome(self) -> str:
         """What the run has saved of the current step, and how to go on."""
-        trainer, saved = self.run.core.trainer, self.run.checkpointer.last_saved
+        trainer, saved = self.trainer, self.run.checkpointer.last_saved
         target = f"{store.PREFIX}-{trainer.state.global_step}"
         if trainer.state.global_step == 0:
             return NOTHING_SAVED
@@ -137,7 +139,7 @@ class StepEnd:
         return f"Checkpoint saved to {saved}; resume with resume_from_checkpoint=True."
 
     def _log(self) -> None:
-        run, core = self.run, self.run.core
+        run, core = self.run, self.core
         trainer, meter, engine = core.trainer, run.meter, core.engine
         loss = run.losses.pop_average()  # host sync: reads the losses since the last log
         trainer.control.should_log = False
@@ -173,7 +175,7 @@ class StepEnd:
 
     def _log_by_override(self, total: float, norm: float | None) -> None:
         """A subclass adds its own figures to the logs of a step. Evaluation and saving follow it, without its part."""
-        run, core = self.run, self.run.core
+        run, core = self.run, self.core
         trainer: Any = core.trainer
         control, trial = trainer.control, core.extensions.trial
         asked = (control.should_evaluate, control.should_save)
@@ -189,13 +191,13 @@ class StepEnd:
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate at a step, through the method of the Trainer that may be overridden."""
-        core = self.run.core
+        core = self.core
         trial = core.extensions.trial
         return core.trainer._evaluate(None if trial is None else trial.given, self._ignore_keys)
 
     def evaluate_and_report(self, ignore_keys: list[str] | None, skip_scheduler: bool) -> dict[str, float]:
         """Evaluate, and pass the metrics to the schedule and to a hyperparameter search."""
-        run, core = self.run, self.run.core
+        run, core = self.run, self.core
         trainer = core.trainer
         started = time.perf_counter()
         metrics = trainer.evaluate(ignore_keys=ignore_keys)
@@ -208,7 +210,7 @@ class StepEnd:
         return metrics
 
     def _metric_name(self) -> str:
-        name = self.run.core.trainer.args.metric_for_best_model or "loss"
+        name = self.trainer.args.metric_for_best_model or "loss"
         return name if name.startswith("eval_") else f"eval_{name}"
 
     def _metric_of(self, metrics: dict[str, Any]) -> float:
@@ -219,7 +221,7 @@ class StepEnd:
         found = f"the evaluation has no {name}"
         if name in metrics:
             found = f"the evaluation's {name} is {metrics[name]!r}, not a number"
-        wanted = self.run.core.trainer.args.metric_for_best_model
+        wanted = self.trainer.args.metric_for_best_model
         raise MissingMetricError(
             f"metric_for_best_model={wanted!r}: {found}; it has {', '.join(sorted(metrics))}. "
             "Set metric_for_best_model to one of them, or return it from compute_metrics."
@@ -228,13 +230,13 @@ class StepEnd:
     @property
     def _wants_best(self) -> bool:
         """Whether the best model is saved."""
-        args = self.run.core.trainer.args
+        args = self.trainer.args
         return args.load_best_model_at_end or args.save_strategy == "best"
 
     def _note_best(self, metrics: dict[str, float]) -> None:
         """Ask the method of the Trainer that may be overridden; an improvement is saved regardless of save_steps and
         save_strategy."""
-        core, best = self.run.core, self.run.checkpointer.best
+        core, best = self.core, self.run.checkpointer.best
         trainer, trial = core.trainer, core.extensions.trial
         before = (trainer.state.best_metric, trainer.state.best_global_step)
         if not trainer._determine_best_metric(metrics=metrics, trial=None if trial is None else trial.given):
@@ -247,7 +249,7 @@ class StepEnd:
 
     def update_best(self, metrics: dict[str, float]) -> bool:
         """Whether this evaluation is the best so far, which is kept in the state."""
-        trainer, wanted = self.run.core.trainer, self._wants_best
+        trainer, wanted = self.trainer, self._wants_best
         args, state = trainer.args, trainer.state
         if args.metric_for_best_model is None and not wanted:
             return False
@@ -273,7 +275,7 @@ class StepEnd:
         return True
 
     def _improves(self, value: float, best: float | None) -> bool:
-        greater = self.run.core.trainer.args.greater_is_better
+        greater = self.trainer.args.greater_is_better
         if greater is None:
             greater = higher_is_better(self._metric_name())
         if best is None or math.isnan(best):  # another trainer may have left a NaN
@@ -283,7 +285,7 @@ class StepEnd:
     @property
     def _is_saving_best(self) -> bool:
         """Whether the save of the best model is still running."""
-        state = self.run.core.trainer.state
+        state = self.trainer.state
         step = state.best_global_step
         return step is not None and Path(state.best_model_checkpoint or "").name != f"{store.PREFIX}-{step}"
 

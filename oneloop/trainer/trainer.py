@@ -776,8 +776,9 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         """Write trainer_state.json to the output directory. All processes must call it."""
         self.store_flos()
         if self.args.should_save:
-            write_state(self.state, self._oneloop.run.checkpointer.directory.path)
-            self._oneloop.run.storage.upload_files()
+            run = self._oneloop.run
+            write_state(self.state, run.directory.path)
+            run.storage.upload_files()
 
     @typed_as(signatures.any_parameters)
     def _save_checkpoint(

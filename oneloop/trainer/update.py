@@ -19,7 +19,6 @@ from .clipping import clip
 from .loss import (
     WHOLE_UPDATE,
     ItemCounting,
-    LossContract,
     LossTerms,
     ReturnedLoss,
     items_for_step,
@@ -49,8 +48,8 @@ class Update(Part):
     def __init__(self, run: "Run") -> None:
         super().__init__(run.context)
         core = run.core
-        self.run = run
-        self.contract = LossContract.of(core)
+        self.run, self.core, self.trainer = run, core, core.trainer
+        self.contract = run.contract
         self.counting = ItemCounting.of(core, self.contract, core.trainer.args.gradient_accumulation_steps)
         self.micro_batches = 1  # in the current update
         self._several = not core.mesh.is_single  # processes, which add up their gradients and losses
@@ -77,7 +76,7 @@ class Update(Part):
 
     def count_items(self, batch: Any) -> Any:
         """The weight of a micro-batch in its update; see loss.py. Batches are still on the host here: no host sync."""
-        core, counting = self.run.core, self.counting
+        core, counting = self.core, self.counting
         _, labels = split_labels(batch, core.trainer.label_names)
         labels = labels[0] if isinstance(labels, tuple) else labels
         shifted = core.model_info.shifts_labels
@@ -95,7 +94,7 @@ class Update(Part):
 
     def _find_label_shift(self, batches: list[Any]) -> None:
         """If anything depends on how the loss compares positions and labels, find it out."""
-        core = self.run.core
+        core = self.core
         depends = self.counting.counts or smoothing_of(core)
         depends = depends or any(part.depends_on_label_shift for part in self.run.parts)
         if depends and core.model_info.is_shift_guessed:
@@ -123,7 +122,7 @@ class Update(Part):
 
     def backward(self, model: Any, inputs: Any, num_items: Any, terms: LossTerms) -> Any:
         """The normalized loss of a micro-batch; its gradients are added to the accumulated ones."""
-        core, contract = self.run.core, self.contract
+        core, contract = self.core, self.contract
         if num_items is None and contract.weighs_items:  # an overridden training_step has not passed it on
             num_items = terms.num_items
         given = contract.loss_takes_items and num_items is not None
@@ -152,7 +151,7 @@ class Update(Part):
 
     def accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
         """Compute the gradients of all micro-batches of an update; returns the loss of the update."""
-        core, hooks = self.run.core, self.run.hooks
+        core, hooks = self.core, self.run.hooks
         if self._asks_shift:  # an override has counted the items
             self._find_label_shift(micro_batches)
         for hook in hooks.start_update:
@@ -199,7 +198,7 @@ class Update(Part):
 
     def _explain(self, error: Exception, micro_batches: list[Any]) -> None:
         """Raise an error that names what is wrong with a batch, if that is why a kernel failed."""
-        core = self.run.core
+        core = self.core
         for batch in micro_batches:
             explained = batch_hints.explain(error, batch, core.trainer.label_names, core.backend.tensors)
             if explained is not None:
@@ -207,7 +206,7 @@ class Update(Part):
 
     def _halve(self, micro_batches: list[Any], message: str) -> list[Any]:
         """After running out of memory: the smaller micro-batches with which to repeat the update."""
-        core, step = self.run.core, self.run.core.trainer.state.global_step + 1
+        core, step = self.core, self.trainer.state.global_step + 1
         core.engine.clear()
         core.backend.devices.empty_cache(core.trainer.args.device)
         self.split *= 2
@@ -229,14 +228,14 @@ class Update(Part):
         for batch in micro_batches:
             rows = batch_rows(batch) or 1
             pieces = min(parts, rows)
-            cut.extend(self.run.core.backend.tensors.split(batch, pieces, rows) if pieces > 1 else [batch])
+            cut.extend(self.core.backend.tensors.split(batch, pieces, rows) if pieces > 1 else [batch])
         self.micro_batches = max(1, len(cut))
         for hook in self.run.hooks.split_micro_batches:
             hook(cut)
         return cut
 
     def _accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
-        core, strategy, hooks = self.run.core, self.run.core.strategy, self.run.hooks
+        core, strategy, hooks = self.core, self.core.strategy, self.run.hooks
         gradients, total = self.run.modes.gradients, None
         last = len(micro_batches) - 1
         weighs = bool(shared.num_items) and (last > 0 or core.mesh.num_batches > 1) and self.contract.weighs_items
@@ -284,7 +283,7 @@ class Update(Part):
     def _step(self, model: Any, inputs: Any, terms: LossTerms) -> Any:
         if self.run.modes.waiting:  # a callback may have evaluated since the last micro-batch
             self.run.modes.train()
-        core, contract = self.run.core, self.contract
+        core, contract = self.core, self.contract
         step: Callable[..., Any] = core.trainer.training_step
         given: tuple[Any, ...] = (model, inputs)
         if contract.step_takes_items:
@@ -303,7 +302,7 @@ class Update(Part):
     def _join(self, model: Any, shared: SharedUpdate, total: Any) -> None:
         """Compute as many micro-batches as the other processes, where each forward pass is a collective and would
         otherwise hang. They do not contribute to the gradients."""
-        strategy = self.run.core.strategy
+        strategy = self.core.strategy
         for i in range(shared.dummy_steps):
             if i == shared.dummy_steps - 1 and shared.loss_follows_gradients:
                 strategy.attach_loss_to_last_backward(total, counts=False)
@@ -316,7 +315,7 @@ class Update(Part):
     def _accept_no_gradients(self) -> bool:
         """Where it is expected, an overridden training_step may have stepped optimizers of its own and left no
         gradients; the optimizer step then changes nothing."""
-        if self.contract.has_default_step or not self.run.core.behaviour.step_may_update_model:
+        if self.contract.has_default_step or not self.core.behaviour.step_may_update_model:
             return False
         if self.run.events.is_first_report("no gradients"):
             logger.warning(
@@ -327,7 +326,7 @@ class Update(Part):
 
     def apply(self, loss: Any) -> None:
         """Clip, step the optimizer and the schedule, and clear the gradients."""
-        run, core, hooks = self.run, self.run.core, self.run.hooks
+        run, core, hooks = self.run, self.core, self.run.hooks
         trainer, engine = core.trainer, core.engine
         step = trainer.state.global_step + 1
         for ready in hooks.gradients_ready:
@@ -367,7 +366,7 @@ class Update(Part):
             core.backend.devices.empty_cache(trainer.args.device)
 
     def _step_schedule(self) -> None:
-        trainer = self.run.core.trainer
+        trainer = self.trainer
         self.last_rate = trainer._get_learning_rate()
         if not self.run.step_end.steps_by_metric:
             trainer.lr_scheduler.step()
@@ -375,7 +374,7 @@ class Update(Part):
     def advance_without_update(self) -> None:
         """A step whose samples are left out: nothing is updated. The schedule and averages go on, as after an update
         that was skipped because it is not finite."""
-        hooks, step = self.run.hooks, self.run.core.trainer.state.global_step + 1
+        hooks, step = self.run.hooks, self.trainer.state.global_step + 1
         for hook in hooks.skip_step:
             hook(step)
         self._step_schedule()
@@ -385,7 +384,7 @@ class Update(Part):
     def check_optimizer_parameters(self, optimizer: Any) -> None:
         """Raise ModelError if the optimizer has no parameters of the model, nor of a loss function that may have
         some."""
-        core, contract = self.run.core, self.contract
+        core, contract = self.core, self.contract
         trainer, known = core.trainer, {id(p) for p in core.engine.parameters}
         if core.strategy.is_sharded or any(id(p) in known for p in self._parameters_held_by(optimizer)):
             return
@@ -400,12 +399,12 @@ class Update(Part):
 
     def _check_criterion_gradients(self) -> None:
         """In the first update: parameters of a loss function have gradients now."""
-        optimizer, self.optimizer_has_no_model_params = self.run.core.trainer.optimizer, False
+        optimizer, self.optimizer_has_no_model_params = self.trainer.optimizer, False
         if all(getattr(p, "grad", None) is None for p in self._parameters_held_by(optimizer)):
             raise self._foreign(optimizer)
 
     def _parameters_held_by(self, optimizer: Any) -> list[Any]:
-        return [p for group in self.run.core.backend.optimizers.groups(optimizer) for p in group["params"]]
+        return [p for group in self.core.backend.optimizers.groups(optimizer) for p in group["params"]]
 
     def _foreign(self, optimizer: Any) -> ModelError:
         return ModelError(
@@ -418,7 +417,7 @@ class Update(Part):
 
     def store_past(self, outputs: Any) -> None:
         """Store the output of this batch that is passed to the next one."""
-        core = self.run.core
+        core = self.core
         self.past = core.backend.tensors.detach(_output_at(outputs, core.trainer.args.past_index))
 
     def forget_past(self) -> None:

@@ -141,7 +141,7 @@ def test_step_divides(backend, arguments, decisions, attributes, answer, reason)
 
 def test_one_process_asks_nothing_about_its_step(backend, arguments, decisions):
     told = steps(step_divides=True)(backend.tagger(), arguments(), train_dataset=tagged(LENGTHS))
-    assert core_of(told).run.update.contract.step_divides is False
+    assert core_of(told).run.contract.step_divides is False
     assert decisions("step_divides") == []
 
 

@@ -41,11 +41,11 @@ class HubPushes(Extension):
     @property
     def repo_id(self) -> str | None:
         """The repository with its owner, once it is known."""
-        return self.repository.repo_id if self.repository is not None else self.core.trainer.args.hub_model_id
+        return self.repository.repo_id if self.repository is not None else self.trainer.args.hub_model_id
 
     def open(self, token: str | None = None) -> None:
         """Make the repository of args.hub_model_id, unless it is there."""
-        trainer = self.core.trainer
+        trainer = self.trainer
         if not trainer.is_world_process_zero():
             return
         args = trainer.args
@@ -54,12 +54,12 @@ class HubPushes(Extension):
         uploads.clear(args.output_dir)
 
     def created(self) -> None:
-        if self.core.trainer.args.push_to_hub:
-            self.core.trainer.init_hf_repo()
+        if self.trainer.args.push_to_hub:
+            self.trainer.init_hf_repo()
 
     def model_saved(self) -> None:
-        if self.core.trainer.args.push_to_hub:
-            self.core.trainer.push_to_hub("Model save", blocking=False)
+        if self.trainer.args.push_to_hub:
+            self.trainer.push_to_hub("Model save", blocking=False)
 
     # -- while training
 
@@ -72,10 +72,10 @@ class HubPushes(Extension):
         """A checkpoint has been committed: push it, through the method of the Trainer that may be overridden."""
         if self.repository is None:
             return
-        trainer, self._saved = self.core.trainer, state
-        output_dir = self.core.run.checkpointer.directory.path
+        trainer, directory, self._saved = self.trainer, self.core.run.directory, state
+        output_dir = directory.path
         before = {name for name in COURSE if (output_dir / name).exists()}
-        shown = Path(self.core.run.checkpointer.directory.display_path)
+        shown = Path(directory.display_path)
         trainer._push_from_checkpoint(str(shown / f"{store.PREFIX}-{state.global_step}"))
         for name in set(COURSE) - before:
             # An override may have copied the whole checkpoint, but the state of the run is no part of the model.
@@ -83,7 +83,7 @@ class HubPushes(Extension):
 
     def push_checkpoint(self, folder: Path) -> None:
         """Push what hub_strategy asks for of a checkpoint."""
-        args, state = self.core.trainer.args, self._saved or self.core.trainer.state
+        args, state = self.trainer.args, self._saved or self.trainer.state
         if self.repository is None or args.hub_strategy == "end":
             return
         if self.repository.busy and not args.hub_always_push:
@@ -93,13 +93,13 @@ class HubPushes(Extension):
         self._start_push(state, _files(folder, place), LAST if place == LAST else None)
 
     def _start_push(self, state: Any, files: Any, replaced: str | None = None) -> Any:
-        trainer, hub = self.core.trainer, self.repository
+        trainer, hub = self.trainer, self.repository
         assert hub is not None
         step = state.global_step
         trainer.callback_handler.on_push_begin(trainer.args, trainer.state, trainer.control)
         self._pushed_step = step
         try:
-            stage = uploads.snapshot(self.core.run.checkpointer.directory.path, files)
+            stage = uploads.snapshot(self.core.run.directory.path, files)
             if not (stage / "README.md").exists():
                 (stage / "README.md").write_text(self._card(state), encoding="utf-8")
             delete = f"{replaced}/*" if replaced else None
@@ -115,7 +115,7 @@ class HubPushes(Extension):
 
     def run_ended(self) -> None:
         """The end of training: the final model is pushed, unless the last push has just that, and all pushes end."""
-        trainer = self.core.trainer
+        trainer = self.trainer
         args, state = trainer.args, trainer.state
         if not args.push_to_hub:
             return
@@ -137,7 +137,7 @@ class HubPushes(Extension):
         self, commit_message: str | None, blocking: bool, token: str | None, revision: str | None, facts: dict[str, Any]
     ) -> Any:
         """Save the model with its card and push output_dir, without checkpoints."""
-        trainer = self.core.trainer
+        trainer = self.trainer
         args = trainer.args
         checkpointer = self.core.run.checkpointer
         checkpointer.model_files.save_without_side_effects(checkpointer.directory.display_path)
@@ -163,11 +163,11 @@ class HubPushes(Extension):
 
     def write_card(self, facts: dict[str, Any]) -> None:
         """README.md in output_dir. A card that somebody wrote or changed by hand stays as it is."""
-        trainer = self.core.trainer
+        trainer = self.trainer
         if not trainer.is_world_process_zero():
             return
         self._card_facts = {**self._card_facts, **facts}
-        path = self.core.run.checkpointer.directory.path / "README.md"
+        path = self.core.run.directory.path / "README.md"
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_file() and not card.is_ours(path.read_text(encoding="utf-8")):
@@ -176,7 +176,7 @@ class HubPushes(Extension):
             path.write_text(self._card(trainer.state), encoding="utf-8")
 
     def _card(self, state: Any) -> str:
-        trainer, backend = self.core.trainer, self.core.backend
+        trainer, backend = self.trainer, self.core.backend
         model = backend.models.unwrap(trainer.model)
         config: Any = getattr(model, "config", None)
         base = getattr(config, "_name_or_path", None) or None

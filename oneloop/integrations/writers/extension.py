@@ -11,7 +11,7 @@ class WriterCallbacks(Extension):
     """Creates them, and links each writer with the current run."""
 
     def callbacks(self) -> list[Any]:
-        return make_writers(self.core.trainer.args.report_to)
+        return make_writers(self.trainer.args.report_to)
 
     def callbacks_changed(self) -> None:
         """Give the writers access to the id of the run, its directory, and a function that saves the model."""
@@ -21,5 +21,5 @@ class WriterCallbacks(Extension):
                 callback.link(
                     lambda: core.run.id,
                     lambda folder: core.run.checkpointer.model_files.save_without_side_effects(folder),
-                    lambda: core.run.checkpointer.directory.path,
+                    lambda: core.run.directory.path,
                 )
