@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import behaviour
 from .errors import CheckpointError, InvalidTypeError
+from .formats.reading import read_json
+from .formats.schema import anything, check, mapping
+from .formats.structure import TRAINER_STATE
 from .secrets import clean
 
 if TYPE_CHECKING:
@@ -72,16 +75,11 @@ class TrainerState:
     @classmethod
     def load_from_json(cls, json_path: str | os.PathLike[str]) -> "TrainerState":
         """Read trainer_state.json, also one written by another trainer: unknown fields are ignored."""
-        from .formats.reading import read_json
-
         return cls.from_json(lambda: read_json(Path(json_path)), json_path)
 
     @classmethod
     def from_json(cls, read: Callable[[], Any], source: str | os.PathLike[str]) -> "TrainerState":
         """A state of the fields that `read` returns, if they follow their rules."""
-        from .formats.schema import anything, check, mapping
-        from .formats.structure import TRAINER_STATE
-
         try:
             data = from_plain(check(read(), mapping(anything), "it"))
             check(data, TRAINER_STATE, "it")

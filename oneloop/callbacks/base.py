@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
+from ..introspect import may_change_control
 from ..state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
@@ -233,8 +234,6 @@ class CallbackHandler(TrainerCallback):
     def may_change_control(self) -> bool:
         """Whether any callback may set flags of `control` that callbacks of other processes do not set."""
         if self._may_change_control is None:
-            from ..introspect import may_change_control
-
             self._may_change_control = any(
                 may_change_control(callback, (*EVENTS, *FINER_EVENTS)) for callback in self.callbacks
             )

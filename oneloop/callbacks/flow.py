@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import behaviour
+from ..arguments.evaluation import higher_is_better
 from ..errors import EarlyStoppingError
 from ..formats.schema import Rule, any_number, optional
 from ..state import ExportableState, TrainerControl, TrainerState
@@ -136,8 +137,6 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             return True
         greater = args.greater_is_better
         if greater is None:
-            from ..arguments.evaluation import higher_is_better
-
             greater = higher_is_better(args.metric_for_best_model or "loss")
         gain = value - self.best if greater else self.best - value
         return gain > self.early_stopping_threshold

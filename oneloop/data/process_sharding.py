@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import libraries, randomness
 from ..backends import registry
+from ..backends.loading import load
 from ..introspect import declared, log_decision
 from .feistel import key_of
 from .worker_seeding import seed_rngs
@@ -67,8 +68,6 @@ class ProcessShard:
             self.source.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        from ..backends.loading import load
-
         backend = load(self.backend_name)
         together = self.batch_size * self.shard_count
         walk, self._walk = self._walk, None
@@ -121,8 +120,6 @@ class ProcessShard:
         if SHARDED_STATE not in state:  # written by a single-process run
             self.source.load_state_dict(state)
             return
-        from ..backends.loading import load
-
         self.source.load_state_dict(state["source"])
         # Streams that are not known here are those of another framework or device.
         known = randomness.get_state(load(self.backend_name))

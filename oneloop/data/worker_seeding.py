@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from .. import randomness
+from ..backends.loading import load
 from .feistel import key_of
 
 # Separate these seeds from each other and from the keys of the data order.
@@ -36,8 +38,6 @@ class Indices(list):
 
 def seed_rngs(backend_name: str, seed: int) -> None:
     """Seed all global random number generators."""
-    from ..backends.loading import load
-
     random.seed(seed)
     np.random.seed(seed % 2**32)
     load(backend_name).randomness.seed(seed)
@@ -109,17 +109,11 @@ class SeededData:
         global current
         current = None
         if self._kept is not None:
-            from .. import randomness
-            from ..backends.loading import load
-
             randomness.set_state(load(self.backend_name), self._kept)
             self._kept = None
 
 
 def _streams(backend_name: str) -> Any:
-    from .. import randomness
-    from ..backends.loading import load
-
     return randomness.get_state(load(backend_name))
 
 

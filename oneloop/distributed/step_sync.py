@@ -169,8 +169,8 @@ class StepSync:
     def starting(self, names: list[str]) -> Iterator[None]:
         """A context in which signals exit with their own status, until `watching` is entered. Of several processes, the
         launcher ends those that wait for one that has failed: what they say is about that one."""
-        if not self.run.core.mesh.is_single:
-            with self.run.core.processes.translate_lost_peer_errors():
+        if not self.core.mesh.is_single:
+            with self.core.processes.translate_lost_peer_errors():
                 yield
             return
         with SignalHandler(names) as self.signals:

@@ -8,7 +8,7 @@ an `Core`; the Trainer, with the methods that may be overridden, is `core.traine
 import contextlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from ..introspect import replaces, show_guesses
 from ..randomness import set_seed
 from . import setup, validation
 from .clipping import can_clip, clips_itself
-from .loss import WHOLE_UPDATE, LossTerms
 from .meter import MemoryTracker
 from .model_info import ModelInfo
 
@@ -78,7 +77,6 @@ class Core:
         self.compiled_for_eval: Any = None
         self.memory = MemoryTracker(not args.skip_memory_metrics)
         self.user_optimizers = UserOptimizers()
-        self.loss_terms: LossTerms = WHOLE_UPDATE  # of the micro-batch in training_step; see loss.py
 
     def attach(self) -> None:
         """Create what depends on the Trainer's data and functions; called once they are set."""
@@ -140,14 +138,6 @@ class Core:
         args = self.trainer.args
         non_blocking = args.accelerator_config.non_blocking is not False
         return self.backend.devices.move(inputs, args.device, non_blocking)
-
-    def call_on_terms(self, terms: LossTerms, step: Callable[..., Any], *given: Any) -> Any:
-        """Run a training_step. It and compute_loss have no parameter for the terms; see loss.py."""
-        self.loss_terms = terms
-        try:
-            return step(*given)
-        finally:
-            self.loss_terms = WHOLE_UPDATE
 
     # -- the model
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from .. import behaviour
 from ..data.batch_sizes import batch_rows, loader_rows
 from ..data.order import NoBatch
+from ..distributed.even_batches import even_batches
 from ..errors import ArgumentError, DataError, EvaluationInterrupted
 from ..outputs import EvalLoopOutput, EvalPrediction, plain_metrics
 from .core import core_of
+from .dataloaders import local_batches
 from .gathering import NestedRows, map_leaves
 from .meter import speed_metrics
 
@@ -116,12 +118,9 @@ def _gatherer(core: "Core", expected: int | None, loss_only: bool, description: 
 
 def _batches(core: "Core", model: Any, loader: Any, ignore_keys: list[str] | None) -> Iterable[Any]:
     """The batches that this process computes. Where a forward pass is a collective, a process without batches joins."""
-    from .dataloaders import local_batches
-
     batches = local_batches(core, loader)
     if not core.strategy.forward_is_collective and not core.run.contract.gathers:
         return batches
-    from ..distributed.even_batches import even_batches
 
     def join_in(batch: Any) -> None:
         core.trainer.prediction_step(model, batch, True, ignore_keys=ignore_keys)

@@ -20,8 +20,8 @@ divides by N itself is given N / P (`items_for_step`). A subclass may say who di
 micro-batch weighs the same, and the engine divides by their number.
 
 n, N and P are the `LossTerms` of a micro-batch. They are passed down, except past training_step and compute_loss:
-these may be overridden, with parameters that scripts know. `call_on_terms` leaves the terms in `core.loss_terms` while
-training_step runs, where the Trainer's own two methods pick them up. Nothing else is handed over in this way.
+these may be overridden, with parameters that scripts know. `Update.terms` has them while training_step runs, where the
+Trainer's own two methods pick them up. Nothing else is handed over in this way.
 
 The attributes of a criterion (or compute_loss_func) are respected. Labels equal to its `ignore_index` are ignored
 instead of -100. With class weights (`weight` and `ignore_index`, as a weighted cross entropy has them) its mean is

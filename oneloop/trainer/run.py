@@ -74,8 +74,8 @@ class Run:
         self.context = RunContext(self)
         self.parts = Parts()
         self.hooks = Hooks()  # those of the parts, once training starts
-        self._is_silent = False  # an update is computed again: callbacks are not called
         self.skipped_steps: frozenset[int] = frozenset()  # likewise: those without an update
+        self._is_silent = False  # an update is computed again: callbacks are not called
         for kind in (*BUILT_IN, *registered()):
             self.parts.add(kind(self.context))
         self.losses = self.parts.of(LossMeter)

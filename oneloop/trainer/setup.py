@@ -17,6 +17,7 @@ from ..callbacks import (
     in_notebook,
 )
 from ..callbacks.json_log import JsonLinesCallback
+from ..data import collators
 from ..data.mixture import parts_of, training_data
 from ..distributed.collectives import ProcessGroup
 from ..distributed.mesh import Mesh
@@ -112,8 +113,6 @@ def datasets(trainer: "Trainer", given: "TrainerInit") -> tuple[Any, Any]:
 
 def collator(given: Any, processing_class: Any, framework: str) -> Callable:
     """The given collator, or the default one, which pads if there is a tokenizer."""
-    from ..data import collators
-
     tensors = registry.tensor_format(framework)
     if given is None:
         if processing_class is not None and (

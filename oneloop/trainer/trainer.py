@@ -303,7 +303,8 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         context, inputs = self._prepare_context_parallel_inputs(model, inputs)
         with context():
             inputs = self._prepare_inputs(inputs)
-            return core.run.update.backward(model, inputs, num_items_in_batch, core.loss_terms)
+            update = core.run.update
+            return update.backward(model, inputs, num_items_in_batch, update.terms)
 
     def _prepare_context_parallel_inputs(self, model: Model, inputs: Batch) -> tuple[Callable, Batch]:
         """(a function that returns the context of a training step, the inputs): sequences are not split here."""
@@ -329,7 +330,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         core = self._oneloop
         remembers = self.args.past_index >= 0
         loss, outputs = default_compute_loss(
-            core, model, inputs, num_items_in_batch, core.loss_terms, return_outputs or remembers
+            core, model, inputs, num_items_in_batch, core.run.update.terms, return_outputs or remembers
         )
         if remembers:
             core.run.update.store_past(outputs)

@@ -52,6 +52,7 @@ class Update(Part):
         self.contract = run.contract
         self.counting = ItemCounting.of(core, self.contract, core.trainer.args.gradient_accumulation_steps)
         self.micro_batches = 1  # in the current update
+        self.terms: LossTerms = WHOLE_UPDATE  # of the micro-batch in training_step; see loss.py
         self._several = not core.mesh.is_single  # processes, which add up their gradients and losses
         self._clips_by_override = core.clips_by_override
         self._asks_shift = True  # whether the loss is of position i and label i + 1
@@ -185,7 +186,7 @@ class Update(Part):
     def _replay(self, micro_batches: list[Any], shared: SharedUpdate, hooks: Hooks) -> Any:
         """Compute the gradients of the update for somebody who compares them, without the parts and callbacks of the
         run; returns the loss of this process."""
-        core, past = self.run.core, self.past
+        core, past = self.core, self.past
         core.engine.clear()
         try:
             with self.run.with_hooks(hooks):
@@ -293,7 +294,11 @@ class Update(Part):
             given = (model, inputs, items)
         if contract.is_recorded:
             step, given = core.engine.recorded, (partial(step, *given),)
-        loss = core.call_on_terms(terms, step, *given)
+        self.terms = terms  # training_step and compute_loss have no parameter for them
+        try:
+            loss = step(*given)
+        finally:
+            self.terms = WHOLE_UPDATE
         if contract.has_default_step and contract.has_default_loss and not core.trainer.args.torch_compile:
             return loss
         # It is read after later steps, which may write to its memory, as captured graphs do.

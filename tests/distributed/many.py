@@ -61,9 +61,8 @@ def step(messages):
     wire = Wire(len(messages))
     told = []
     for rank, message in enumerate(messages):
-        run = SimpleNamespace(
-            core=SimpleNamespace(processes=Member(rank, wire), mesh=Mesh.of_batches(len(messages), rank))
-        )
+        mesh = Mesh.of_batches(len(messages), rank)
+        run = SimpleNamespace(core=SimpleNamespace(processes=Member(rank, wire), mesh=mesh, trainer=None))
         told.append(StepSync(run)._send(message))
     return (
         [ask() for ask in told],

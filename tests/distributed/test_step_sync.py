@@ -59,7 +59,7 @@ class Alone(StepSync):
     def __init__(self):
         loader = SimpleNamespace(batch_sampler=BatchSampler(partial(Order, 8), 2, num_shards=2))
         processes = SimpleNamespace(size=2, count_collective=lambda: None)
-        core = SimpleNamespace(processes=processes, mesh=Mesh.of_batches(2))
+        core = SimpleNamespace(processes=processes, mesh=Mesh.of_batches(2), trainer=SimpleNamespace())
         super().__init__(SimpleNamespace(core=core, plan=SimpleNamespace(loader=loader, accumulation=1)))
         self.run.position = SimpleNamespace(step_in_epoch=2)
         self.signals = SimpleNamespace(signals=())

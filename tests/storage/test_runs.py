@@ -430,7 +430,7 @@ def test_rotation_keeps_the_newest_and_the_best_of_this_run_alone():
     found = {f"checkpoint-{s}": checkpoint(s) for s in (2, 4, 6, 8)}
     found |= {"checkpoint-5": checkpoint(5, reason="best"), "checkpoint-7": checkpoint(7, run="b")}
 
-    def gone(step, limit, best=None, own=(), local=(), needed=None):
+    def gone(step, limit, best=None, own=(), local=(), needed=()):
         upload = Upload(f"checkpoint-{step}", step, "a", best and f"checkpoint-{best}", limit, needed=needed)
         steps = superseded(found, upload, {f"checkpoint-{s}" for s in own}, lambda name: name in local)
         return sorted(int(name.rpartition("-")[2]) for name in steps)
@@ -439,7 +439,7 @@ def test_rotation_keeps_the_newest_and_the_best_of_this_run_alone():
     assert gone(8, None, best=5) == []
     assert gone(8, 2) == [2, 4, 5]
     assert gone(8, 1, best=2) == [4, 5, 6]
-    assert gone(8, 1, needed="checkpoint-6") == [2, 4, 5]  # a run may return to it from a loss spike
+    assert gone(8, 1, needed=("checkpoint-6",)) == [2, 4, 5]  # a run may return to it from a loss spike
     assert gone(8, None, own=(4, 6), local=("checkpoint-6",)) == [4, 5]  # deleted here, perhaps by an override
     assert gone(4, 1) == [2]  # an upload that comes late deletes nothing newer
 

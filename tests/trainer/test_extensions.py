@@ -1,5 +1,7 @@
 """An extension takes part in the runs of a Trainer by its hooks alone, on every framework."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -99,7 +101,7 @@ class Silent(extension.Extension):
 
 def test_hooks_that_an_extension_lacks_do_nothing(monkeypatch):
     monkeypatch.setattr(extension, "_registered", [Silent])
-    every = extension.Extensions(None)
+    every = extension.Extensions(SimpleNamespace(trainer=None))
     loader = object()
     every.callbacks_changed()
     every.created()
