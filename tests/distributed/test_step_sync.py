@@ -92,6 +92,7 @@ def test_nobody_is_asked_where_all_have_whole_batches(length, all_have):
     run.core.trainer = SimpleNamespace(args=SimpleNamespace(auto_find_batch_size=False))
     counting, contract = SimpleNamespace(is_given=False), SimpleNamespace(gathers=False)
     run.update = SimpleNamespace(counting=counting, contract=contract, split=1)
+    run.hooks = SimpleNamespace(wants_presync=())
     assert sync._all_have_batches() is all_have
 
 
