@@ -152,6 +152,8 @@ class Mirror:
         while True:
             upload, is_ending = self._queue.next(LOGS)
             if self.lease.is_lost:
+                if upload is not None:
+                    self._queue.fail(upload)
                 self._queue.stop()
                 return
             self._guard("the logs", partial(self._references.loose.upload, upload is not None or is_ending))

@@ -44,6 +44,15 @@ def test_nothing_is_deleted_after_an_incomplete_upload_or_by_a_run_that_has_lost
     assert checkpoints() == ["checkpoint-4"]
 
 
+def test_the_upload_that_was_begun_when_the_lease_was_lost_is_named_at_the_end(storage, tmp_path, caplog):
+    write(tmp_path, 2)
+    mirror = Mirror(URL, tmp_path)
+    mirror.lease.is_lost = True
+    mirror.submit(Upload("checkpoint-2", 2, RUN))
+    mirror.finish(lambda mirror, thread: thread.join(10))
+    assert "Not uploaded" in caplog.text and "checkpoint-2" in caplog.text and checkpoints() == []
+
+
 # -- waiting for one
 
 
