@@ -47,16 +47,21 @@ def add(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
+    from ..compat.redirect import redirect
     from ..recipes import job, recipe, script
+    from ..recipes.tasks import TASKS
 
     given = recipe.read(options.words)
+    task = TASKS[str(given.recipe.task)]
+    if task.trl and not given.script:
+        redirect("transformers")  # before TRL imports the Trainer
     found, data, tokenizer = job.resolve(given)
     if given.script:
         print(script.write(found), end="")
         return 0
     from ..recipes import training
 
-    return training.run(found, data, tokenizer)
+    return (training.run_script if task.trl else training.run)(found, data, tokenizer)
 
 
 def _init(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -209,9 +210,21 @@ def package(name: str, why: str, install: str = "") -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingPackageError(
-            f"{why} requires the package {name}, which is not installed. Run `pip install {install or name}`."
-        ) from error
+        raise _missing(install or name, why) from error
+
+
+def require(name: str, why: str) -> None:
+    """Raise the same error for a package that is not installed, without importing it."""
+    try:
+        found = find_spec(name) is not None
+    except ValueError:
+        found = False
+    if not found:
+        raise _missing(name, why)
+
+
+def _missing(name: str, why: str) -> MissingPackageError:
+    return MissingPackageError(f"{why} requires the package {name}, which is not installed. Run `pip install {name}`.")
 
 
 def _parquet(path: Path) -> Iterator[Found]:

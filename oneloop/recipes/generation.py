@@ -26,9 +26,10 @@ def write_texts(
             with backend.engine.no_gradients():
                 output = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
             ids = backend.tensors.to_numpy(output[0] if isinstance(output, tuple) else output)
+            width = batch["input_ids"].shape[1]
             # transformers returns the prompt too; Paddle's libraries return what follows it.
-            if is_decoder_only and ids.shape[1] > max_new_tokens:
-                ids = ids[:, batch["input_ids"].shape[1] :]
+            if is_decoder_only and np.array_equal(ids[:, :width], batch["input_ids"]):
+                ids = ids[:, width:]
             for row in ids:
                 yield tokenizer.decode([int(each) for each in row], skip_special_tokens=True).strip()
     finally:

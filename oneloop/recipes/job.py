@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import ArgumentError, DataError
+from ..errors import ArgumentError, DataError, UnsupportedError
 from . import columns as column_roles
 from . import defaults, libraries
-from .files import Found, find_all
+from .files import Found, find_all, require
 from .libraries import Library
 from .recipe import Given, column_names, eval_files, sources
 from .rows import Selected, labels_of, select, split_rows
@@ -43,6 +43,7 @@ class Job:
     lora: dict[str, Any] | None = None
     search: dict[str, Any] | None = None
     trials: int = 10
+    trl: dict[str, Any] = field(default_factory=dict)
     samples: int = 3
     max_new_tokens: int = 64
     said: list[tuple[str, str]] = field(default_factory=list)  # decisions: name, text
@@ -59,7 +60,7 @@ class Job:
     @property
     def packs(self) -> bool:
         """Whether the Trainer packs the samples, and makes the batches itself."""
-        return "max_length" in self.arguments
+        return "max_length" in self.arguments and not self.task.trl
 
     def constants(self, function: Any) -> dict[str, Any]:
         """Constants of this job for a function of the form."""
@@ -101,7 +102,7 @@ def resolve(given: Given) -> tuple[Job, Data, Any]:
     job = Job(
         task,
         task.form_of(columns),
-        libraries.choose(recipe.framework),
+        _library(task, recipe.framework),
         str(recipe.model),
         recipe.tokenizer or str(recipe.model),
         sources(recipe),
@@ -113,9 +114,12 @@ def resolve(given: Given) -> tuple[Job, Data, Any]:
         lora=libraries.lora_options(recipe.lora),
         search=recipe.search,
         trials=recipe.trials,
+        trl=recipe.trl or {},
         samples=recipe.samples if task.generates else 0,
         max_new_tokens=recipe.max_new_tokens,
     )
+    if task.trl and job.is_mixture:
+        raise UnsupportedError(f"{task.name}: a Trainer of TRL takes one dataset. Pass the files as a list.")
     if recipe.labels is not None:
         _take_labels(job, recipe.labels)
     data = _rows(job, found)
@@ -128,6 +132,16 @@ def resolve(given: Given) -> tuple[Job, Data, Any]:
     _decide_padding(job, tokenizer)
     _decide_length(job, data, tokenizer, libraries.limit(config, tokenizer), given)
     return job, data, tokenizer
+
+
+def _library(task: Task, framework: str | None) -> Library:
+    library = libraries.choose("torch" if task.trl and framework is None else framework)
+    if task.trl:
+        if library.framework != "torch":
+            raise UnsupportedError(f"{task.name} is done by TRL, which is for PyTorch. Use framework: torch.")
+        require("trl", f"the task {task.name}")
+        require("datasets", f"the task {task.name}")
+    return library
 
 
 # -- rows
@@ -230,17 +244,19 @@ def _decide_length(job: Job, data: Data, tokenizer: Any, limit: int | None, give
     """max_length: as given, or that of the longest row, within what the model accepts."""
     length = job.arguments.pop("max_length", None)
     packing = str(job.arguments.get("packing", False)).lower() not in ("false", "no", "0", "none")
-    if packing and not job.task.generates:
+    if packing and (job.task.trl or not job.task.generates):
         raise ArgumentError(f"packing is for language models; {job.task.name} pads its rows. Remove it.")
     if length is None:
         most = min(each for each in (job.task.longest, limit) if each)
-        length = most if packing else min(most, _longest(job, data, tokenizer))
+        length = most if packing or job.task.trl else min(most, _longest(job, data, tokenizer))
         why = "rows of packed texts" if packing else "the longest row" if length < most else "longer rows are cut"
         job.say("max_length", f"{length} tokens ({why})")
     elif limit is not None and int(length) > limit:
         raise ArgumentError(f"max_length={length}, but {job.model} accepts at most {limit} tokens. Lower it.")
     job.max_length = int(length)
-    if packing:
+    if job.task.trl:
+        job.arguments = {**job.arguments, "max_length": job.max_length, **job.trl}
+    elif packing:
         job.arguments["max_length"] = job.max_length
         if job.task.name == "pretrain":  # the Trainer cuts texts where a row is full
             job.max_length = None

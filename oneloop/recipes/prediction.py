@@ -47,7 +47,7 @@ def run(
     with tempfile.TemporaryDirectory() as scratch:
         given: dict[str, Any] = {"device": device} if device else {}
         args = TrainingArguments(scratch, per_device_eval_batch_size=batch_size, report_to="none", **given)
-        collator = getattr(collators, task.collator)(tokenizer)
+        collator = getattr(collators, task.collator)(tokenizer) if task.collator else None
         trainer = Trainer(model, args, data_collator=collator, processing_class=tokenizer)
         predictions, metrics = _predict(trainer, task, form, selected, recipe)
     lines = [

@@ -44,6 +44,7 @@ class Recipe:
         'Search for arguments first: a list of values for each, or {"low": 1e-5, "high": 1e-3, "log": true}.'
     )
     trials: int = _key("Trials of the search.", 10)
+    trl: dict[str, Any] | None = _key('For dpo: more arguments of TRL\'s configuration, such as {"beta": 0.2}.')
     samples: int = _key("Texts that a generative model writes after training.", 3)
     max_new_tokens: int = _key("Tokens of each such text.", 64)
 
@@ -120,6 +121,10 @@ def _check(recipe: Recipe) -> None:
         raise ArgumentError("trials and max_new_tokens have to be at least 1, and samples at least 0.")
     if recipe.lora and recipe.from_scratch:
         raise ArgumentError("lora trains an adapter of a trained model, but from_scratch has none. Remove one of them.")
+    if recipe.trl and not TASKS[recipe.task].trl:
+        raise ArgumentError(f"trl: {recipe.task} does not use TRL. Remove it.")
+    if recipe.search and TASKS[recipe.task].trl:
+        raise ArgumentError(f"search: {recipe.task} runs a Trainer of TRL, which cannot search. Remove it.")
     if recipe.from_scratch and recipe.task != "pretrain":
         raise ArgumentError("from_scratch is for pretrain: other tasks start from a trained model.")
 

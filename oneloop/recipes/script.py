@@ -14,6 +14,10 @@ _WIDTH = 110
 
 def write(job: Job) -> str:
     """The script."""
+    return _of_trl(job) if job.task.trl else _of_oneloop(job)
+
+
+def _of_oneloop(job: Job) -> str:
     functions = [job.form.encode, *([job.form.compute_metrics] if job.form.compute_metrics else [])]
     sources = [inspect.getsource(function).rstrip() for function in functions]
     body = "\n\n\n".join(["\n".join(_constants(job)), *sources, "\n".join(_main(job))])
@@ -75,6 +79,47 @@ def _main(job: Job) -> list[str]:
         "    trainer.save_model()",
         *_results(job),
     ]
+
+
+def _of_trl(job: Job) -> str:
+    """For TRL's trainers, which `oneloop run` puts onto oneloop's."""
+    config, trainer = f"{job.task.trl}Config", f"{job.task.trl}Trainer"
+    constants = "\n".join(_constants(job)[: -1 if job.max_length else None])
+    known = f'COLUMNS, bad_rows="{job.bad_rows}"'
+    held_out = f"read_rows({literal(job.eval_files)}, {known})" if job.eval_files else "held_out"
+    files = literal([file for files in job.sources.values() for file in files])
+    adapter = "".join(f", {name}={literal(value)}" for name, value in (job.lora or {}).items())
+    main = [
+        "def main():",
+        f"    tokenizer = AutoTokenizer.from_pretrained({'MODEL' if job.tokenizer == job.model else 'TOKENIZER'})",
+        *(["    tokenizer.pad_token = tokenizer.eos_token"] if job.pad_token_is_end else []),
+        f"    rows, held_out = split_rows(read_rows({files}, {known}), {job.eval_split})",
+        *([f"    held_out = {held_out}"] if job.eval_files else []),
+        "",
+        f"    args = {config}(",
+        *(f"        {line}" for line in _arguments(job.arguments)),
+        "    )",
+        "    set_seed(args.seed)",
+        f"    trainer = {trainer}(",
+        f"        {job.task.auto}.from_pretrained(MODEL),",
+        "        args=args,",
+        "        train_dataset=Dataset.from_list(rows),",
+        "        eval_dataset=Dataset.from_list(held_out) if held_out else None,",
+        "        processing_class=tokenizer,",
+        *([f'        peft_config=LoraConfig(task_type="{job.task.adapter}"{adapter}),'] if job.lora else []),
+        "    )",
+        "    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)",
+        "    trainer.save_model()",
+        *_results(job),
+        "    return trainer",
+    ]
+    head = f'"""{job.task.name} with {_plain(job.model)}. `oneloop run` runs it with TRL\'s trainer on oneloop\'s."""'
+    packages = ["from datasets import Dataset", *(["from peft import LoraConfig"] if job.lora else [])]
+    packages += [f"from transformers import {job.task.auto}, AutoTokenizer", f"from trl import {config}, {trainer}"]
+    ours = ["from oneloop import set_seed", "from oneloop.recipes import read_rows, split_rows"]
+    imports = "\n\n".join("\n".join(group) for group in (packages, ours))
+    body = "\n".join(main)
+    return f'{head}\n\n{imports}\n\n{constants}\n\n\n{body}\n\n\nif __name__ == "__main__":\n    main()\n'
 
 
 # -- the parts of main()

@@ -3,6 +3,17 @@
 from .roles import ROLES
 from .tasks import TASKS
 
+_MORE = (
+    "# A mixture: data as a mapping, and the share of each dataset.",
+    "# data: {reviews: reviews.jsonl, posts: posts.csv}",
+    "# mixture_weights: {reviews: 0.7, posts: 0.3}",
+    "",
+    "# A search before training, and the number of its trials.",
+    "# search: {learning_rate: {low: 1.0e-5, high: 1.0e-3, log: true}, per_device_train_batch_size: [8, 16]}",
+    "# trials: 10",
+    "",
+)
+
 
 def write(task: str) -> str:
     """The text of a recipe for a task."""
@@ -28,18 +39,12 @@ def write(task: str) -> str:
     if found.generates:
         lines.append("# samples: 3                 # texts that the model writes after training")
         lines.append("# max_new_tokens: 64         # and their length")
-        lines.append("# packing: true              # several short texts in a row")
+        lines += [] if found.trl else ["# packing: true              # several short texts in a row"]
+        lines += ["# trl: {beta: 0.1}           # more arguments of TRL's configuration"] if found.trl else []
     lines += [
         "# lora: true                 # an adapter instead of all weights; or {r: 8, alpha: 16}",
         "",
-        "# A mixture: data as a mapping, and the share of each dataset.",
-        "# data: {reviews: reviews.jsonl, posts: posts.csv}",
-        "# mixture_weights: {reviews: 0.7, posts: 0.3}",
-        "",
-        "# A search before training, and the number of its trials.",
-        "# search: {learning_rate: {low: 1.0e-5, high: 1.0e-3, log: true}, per_device_train_batch_size: [8, 16]}",
-        "# trials: 10",
-        "",
+        *([] if found.trl else _MORE),
         "# Any training argument by its name. These are the defaults of the task:",
         *(f"# {name}: {_yaml(default.value)}" for name, default in found.defaults.items()),
         "# max_length: 128            # default: that of the longest row, up to what the model accepts",

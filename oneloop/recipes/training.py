@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data import collators
+from ..distributed.world import world
 from ..errors import DataError
 from ..formats.durable import replace_file
 from ..formats.terminal import printable
@@ -14,7 +15,7 @@ from ..public import Trainer, TrainingArguments
 from ..randomness import set_seed
 from ..report import write_page
 from ..secrets import clean_text
-from . import example, generation, libraries, searching
+from . import example, generation, libraries, script, searching
 from .job import Data, Job, facts
 
 RECIPE = "recipe.json"
@@ -45,8 +46,23 @@ def run(job: Job, data: Data, tokenizer: Any) -> int:
     metrics = trainer.evaluate() if held_out else {}
     if "eval_loss" in metrics and job.task.generates:
         metrics["eval_perplexity"] = math.exp(min(metrics["eval_loss"], 700))
-    trainer.log_metrics("eval", metrics)
-    trainer.save_metrics("eval", metrics)
+    if metrics:
+        trainer.log_metrics("eval", metrics)
+        trainer.save_metrics("eval", metrics)
+    if is_main:
+        _finish(job, trainer, data)
+    return 0
+
+
+def run_script(job: Job, data: Data, tokenizer: Any) -> int:
+    """Train with a Trainer of TRL, by the script of the job. Imports of the Trainer have been redirected."""
+    train, held_out = encode(job, data, tokenizer)
+    is_main = world().is_main
+    if is_main:
+        _announce(job, train, held_out, tokenizer)
+    names: dict[str, Any] = {"__name__": "recipe"}
+    exec(compile(script.write(job), "<recipe>", "exec"), names)
+    trainer = names["main"]()
     if is_main:
         _finish(job, trainer, data)
     return 0
@@ -129,14 +145,25 @@ def _search(job: Job, trainer: Any) -> None:
 def _finish(job: Job, trainer: Any, data: Data) -> None:
     folder = Path(trainer.args.output_dir)
     replace_file(folder / RECIPE, facts(job))
-    trainer.create_model_card(
-        tasks=job.task.card, finetuned_from=None if job.from_scratch else job.model, dataset=_names(job)
-    )
+    if job.task.trl:  # its trainers have a card of their own
+        trainer.create_model_card(dataset_name=", ".join(_names(job)))
+    else:
+        base = None if job.from_scratch else job.model
+        trainer.create_model_card(tasks=job.task.card, finetuned_from=base, dataset=_names(job))
     show(f"model, metrics and model card: {folder}")
     show(f"report: {write_page(folder)}")
-    if job.samples:
+    if job.samples and _is_sharded(trainer):
+        show("samples: none, since the weights are divided among processes; `oneloop predict` writes texts")
+    elif job.samples:
         _write_samples(job, trainer, data, folder / SAMPLES)
     show(f"predict: oneloop predict {folder} --data FILE")
+
+
+def _is_sharded(trainer: Any) -> bool:
+    """Whether the main process alone has not all weights."""
+    axes = ("tensor_parallel_size", "sequence_parallel_size", "expert_parallel_size")
+    divided = any((getattr(trainer.args, name, 1) or 1) > 1 for name in axes)
+    return divided or bool(trainer.args.world_size > 1 and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled))
 
 
 def _names(job: Job) -> list[str]:

@@ -7,7 +7,7 @@ pytest.importorskip("tokenizers")
 from tests.recipes import kitchen
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def made(tmp_path_factory):
     """A folder with tiny models and their data files."""
     folder = tmp_path_factory.mktemp("recipes")

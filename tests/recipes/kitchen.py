@@ -50,6 +50,8 @@ def data(folder: Path) -> None:
     write_jsonl(folder / "answers.jsonl", [_answer(i) for i in range(48)])
     chats = [_chat(_answer(i)) for i in range(48)]
     write_jsonl(folder / "chats.jsonl", chats)
+    answers = [(tiny.sentence(i, 3), tiny.sentence(i + 2, 2 + i % 3), tiny.sentence(i + 9, 2)) for i in range(24)]
+    write_jsonl(folder / "preferences.jsonl", [dict(zip(("prompt", "chosen", "rejected"), each)) for each in answers])
     write_jsonl(folder / "reversed.jsonl", [_reversed(i) for i in range(48)])
 
 

@@ -1,6 +1,6 @@
 """The tasks of recipes."""
 
-from . import classification, language, regression, seq2seq, tokens
+from . import classification, language, preferences, regression, seq2seq, tokens
 from .base import Form, Task
 
 __all__ = ["TASKS", "Form", "Task"]
@@ -14,5 +14,6 @@ TASKS: dict[str, Task] = {
         language.PRETRAIN,
         language.SFT,
         seq2seq.TASK,
+        preferences.TASK,
     )
 }

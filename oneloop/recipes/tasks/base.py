@@ -17,6 +17,7 @@ class Form:
     inputs: tuple[str, ...]
     encode: Callable[..., list[dict[str, Any]]]
     target: str = ""  # a role; "": the inputs are all there is
+    other_targets: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()  # inputs that rows may have, all of them or none
     compute_metrics: Callable[..., dict[str, float]] | None = None
     decode: Callable[..., list[dict[str, Any]]] | None = None
@@ -26,11 +27,15 @@ class Form:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return (*self.inputs, *self.optional, *([self.target] if self.target else []))
+        return (*self.inputs, *self.optional, *self.targets)
 
     @property
     def required(self) -> tuple[str, ...]:
-        return (*self.inputs, *([self.target] if self.target else []))
+        return (*self.inputs, *self.targets)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return (self.target, *self.other_targets) if self.target else ()
 
     @property
     def direction(self) -> str:
@@ -65,6 +70,7 @@ class Task:
     defaults: Mapping[str, Default]
     longest: int = 512  # tokens, if the data has longer rows
     generates: bool = False
+    trl: str = ""  # TRL's trainer that does it: "DPO" for DPOTrainer and DPOConfig
 
     def form_of(self, columns: Mapping[str, str]) -> Form:
         """The form with these roles."""
