@@ -177,6 +177,8 @@ class GatheredState:
     optimizer: dict[str, Any] = field(default_factory=dict)  # its tensors
     optimizer_options: dict[str, Any] = field(default_factory=dict)
     scheduler: Any = None
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The tensors of parts of the run, by their names."""
     has_optimizer: bool = False
     has_scaler: bool = False
     has_rng_state: bool = False
@@ -234,6 +236,9 @@ class Capture:
                 streams |= {f"rank{number}/{name}": array for name, array in more.items()}
             position = replace(position, ranks=[states for _, states in others])
         gathered = GatheredState(streams, position, is_sharded)
+        for part in self.run.parts:
+            if part_tensors := part.tensors():
+                gathered.parts[part.name] = core.strategy.gather_named(part_tensors)
         error = None
         try:
             with native_errors():
@@ -258,9 +263,8 @@ class Capture:
             files.save_without_side_effects(str(stage))  # an override may write anything
         if gathered is not None:
             self._add_optimizer(contents, gathered)
-            for part in self.run.parts:
-                if tensors := part.tensors():
-                    self._add_copies(contents, f"{part.name}.safetensors", tensors)
+            for name, tensors in gathered.parts.items():
+                self._add_copies(contents, f"{name}.safetensors", tensors)
             streams = {name: from_numpy(array.copy()) for name, array in gathered.stored_rng_state().items()}
             contents.tensors[RANDOM] = (streams, {})
             contents.add_json(RUN, run_state(self.run, gathered).to_json())

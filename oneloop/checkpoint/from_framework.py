@@ -36,19 +36,17 @@ def _crossing(core: SavedTrainer, run: RunState, path: Path) -> Crossing:
 
 def load_weights(core: SavedTrainer, run: RunState, path: Path, stored: list[Path], tied: dict[str, str]) -> None:
     """Copy the weights of another framework's checkpoint into the model."""
-    weights = core.backend.weights
     crossing = _crossing(core, run, path)
     raws: dict[str, Raw] = {}
     for file in stored:
         raws |= files.read(file)
     raws |= {name: raws[first] for name, first in tied.items() if first in raws}
-    own, own_tied = weights.model_tensors(core.trainer.model)
-    own = own | {name: own[first] for name, first in own_tied.items()}
-    found = crossing.weights(raws, {name: tuple(tensor.shape) for name, tensor in own.items()})
-    values = _through_file(core, found)
+    values = _through_file(core, crossing.weights(raws, core.strategy.weight_shapes(core.trainer.model)))
     # A buffer that only this framework has keeps its value.
+    own, own_tied = core.backend.weights.model_tensors(core.trainer.model)
+    own = own | {name: own[first] for name, first in own_tied.items()}
     values |= {name: own[name] for name, place in crossing.own.items() if place.axes == ONLY_HERE and name in own}
-    weights.load_model(core.trainer.model, values, {}, str(path))
+    core.strategy.load_model(core.trainer.model, values, {}, str(path))
 
 
 def load_tensors(core: SavedTrainer, run: RunState, path: Path, stored: list[Path]) -> dict[str, Any]:
@@ -56,10 +54,8 @@ def load_tensors(core: SavedTrainer, run: RunState, path: Path, stored: list[Pat
     raws: dict[str, Raw] = {}
     for file in stored:
         raws |= files.read(file)
-    own, own_tied = core.backend.weights.model_tensors(core.trainer.model)
-    own = own | {name: own[first] for name, first in own_tied.items()}
     crossing = _crossing(core, run, path)
-    return _through_file(core, crossing.weights(raws, {name: tuple(tensor.shape) for name, tensor in own.items()}))
+    return _through_file(core, crossing.weights(raws, core.strategy.weight_shapes(core.trainer.model)))
 
 
 def load_optimizer(core: SavedTrainer, run: RunState, path: Path, stored: list[Path]) -> None:

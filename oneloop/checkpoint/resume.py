@@ -312,7 +312,8 @@ class StoredRun:
         weights; such as `backend.tensors.assign` takes them."""
         file, run = self.path / f"{name}.safetensors", self._checkpoint.complete_run()
         if from_framework.is_needed(self._core, run):
-            return from_framework.load_tensors(self._core, run, self.path, [file])
+            whole = from_framework.load_tensors(self._core, run, self.path, [file])
+            return self._core.strategy.take_parts(whole)
         return self._core.strategy.load_tensors(file)
 
 

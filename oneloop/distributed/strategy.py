@@ -30,6 +30,8 @@ class Strategy:
     is_sharded = False
     # Whether each process reads only its shard of the weights, and therefore after wrap().
     loads_sharded = False
+    # Whether gradients that parameters have are parts of them.
+    divides_gradients = False
     # Whether the model leaves parameters unused; None before the first update, or where it does not matter.
     has_unused_parameters: bool | None = None
 
@@ -199,6 +201,21 @@ class Strategy:
     def load_adapter(self, model: Any, directory: Path) -> None:
         """Load the files of an adapter, before or after wrap()."""
         self.backend.weights.load_adapter(model, directory)
+
+    def weight_shapes(self, model: Any) -> dict[str, tuple[int, ...]]:
+        """The shapes of the full weights by name, tied ones too."""
+        tensors, tied = self.backend.weights.model_tensors(model)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        return shapes | {name: shapes[first] for name, first in tied.items()}
+
+    def gather_named(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """The full tensors of those that parts of a run have for weights, by their names; needed only in processes that
+        write."""
+        return tensors
+
+    def take_parts(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """What this process has of full tensors, by the names of weights."""
+        return tensors
 
     def optimizer_state(self, optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The full state by name, and the options of the groups; needed only in processes that write."""

@@ -13,8 +13,10 @@ CLIPPING = dict.fromkeys(("_clip_grad_norm", "_get_grad_norm"), "a callback's on
 
 
 def can_clip(core: "Core") -> bool:
-    """Whether gradients are attributes of the parameters, and whole: not on MindSpore, nor with sharding."""
-    return not core.backend.engine.RECORDS_TRAINING_STEP and not core.strategy.is_sharded
+    """Whether gradients are attributes of the parameters, and whole: not on MindSpore, nor with sharding or tensor
+    parallelism."""
+    strategy = core.strategy
+    return not (core.backend.engine.RECORDS_TRAINING_STEP or strategy.is_sharded or strategy.divides_gradients)
 
 
 @lru_cache(maxsize=64)  # asked at each update

@@ -54,6 +54,11 @@ ON_PADDLE = [
     ({"fsdp": "full_shard"}, ["fsdp='full_shard'", "group_sharded_parallel"]),
     ({"sharded_ddp": "zero_dp_3"}, ["sharded_ddp='zero_dp_3'", "group_sharded_parallel"]),
     ({"sharding": "stage1 auto_wrap"}, ["sharding='stage1 auto_wrap'", "needs no wrapping"]),
+    ({"tensor_parallel_size": 2, "torch_compile": True}, ["tensor_parallel_size=2", "paddle.jit.to_static"]),
+    ({"tensor_parallel_size": 2, "jit_mode_eval": True}, ["tensor_parallel_size=2", "paddle.jit.to_static"]),
+    ({"tensor_parallel_size": 2, "auto_find_batch_size": True}, ["the same forward passes", "per_device_train_batch"]),
+    ({"tensor_parallel_size": 2, "sharding": "stage1"}, ["fleet's groups", "processes beyond tensor_parallel_size"]),
+    ({"tensor_parallel_size": 2, "trace_steps": "0-2"}, ["trace_steps", "a part of gradients and weights"]),
     ({"fp16": True}, ["fp16=True", "Paddle supports half precision on accelerators only"]),
     ({"bf16": True, "fp16_opt_level": "O2"}, ["bf16=True", "on accelerators only"]),
     ({"fp16_full_eval": True}, ["fp16_full_eval=True", "on accelerators only"]),
@@ -66,6 +71,7 @@ ON_PADDLE = [
     ({"data_order": "transformers", "group_by_length": True}, ["data_order='transformers'", "default generator"]),
 ]
 FINE_ON_PADDLE = [
+    {"tensor_parallel_size": 2, "ema_decay": 0.9},
     {"data_order": "transformers"},
     {},
     {"bf16": True, "fp16_opt_level": "O0"},
@@ -173,6 +179,10 @@ ON_MINDSPORE = [
     ({"torch_compile_backend": "inductor"}, ["compiler of torch", "mindspore.jit"]),
     ({"torch_compile_mode": "max-autotune"}, ["mode of torch's compiler"]),
     ({"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}, ["no such options"]),
+    *(
+        ({name: 2}, [f"{name}=2", "semi_auto_parallel", "shard has no effect"])
+        for name in ("tensor_parallel_size", "sequence_parallel_size", "expert_parallel_size")
+    ),
     ({"sharding": "stage1"}, ["sharding='stage1'", "parallel optimizer", "Ascend"]),
     ({"fsdp": "full_shard"}, ["fsdp='full_shard'", "Ascend"]),
     ({"sharding_degree": 2}, ["sharding_degree=2", "nothing is sharded"]),

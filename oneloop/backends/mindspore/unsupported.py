@@ -24,7 +24,19 @@ def _bf16(name: str) -> UnsupportedValue:
     )
 
 
+def _axis(name: str) -> UnsupportedValue:
+    return UnsupportedValue(
+        name,
+        "more than 1",
+        lambda args: getattr(args, name) > 1,
+        "MindSpore divides layers in compiled graphs only (semi_auto_parallel), on Ascend and GPUs; step by step, its "
+        "shard has no effect",
+        "1, with a smaller model or gradient_checkpointing=True, or a PyTorch or Paddle model",
+    )
+
+
 UNSUPPORTED: tuple[UnsupportedValue, ...] = (
+    *(_axis(name) for name in ("tensor_parallel_size", "sequence_parallel_size", "expert_parallel_size")),
     *(_bf16(name) for name in ("bf16", "bf16_full_eval")),
     *other_optimizers("MindSpore", but=("adafactor",)),
     target_modules("MindSpore"),

@@ -6,9 +6,10 @@ from typing import Any
 
 import paddle
 
-from ...errors import DataError
+from ...errors import DataError, UnsupportedError
 from .._common.helpers import arrays, compare_outputs
 from .models import eval_mode, forward_parameters, invoke, restore_mode, unwrap
+from .parts import part_of
 
 NAME = "model"
 
@@ -30,6 +31,11 @@ def _any_size(value: paddle.Tensor) -> list[int | None]:
 def export(model: paddle.nn.Layer, directory: Path, batch: Any, spec: Any = None) -> list[str]:
     """Write the model with paddle.jit.save, load it again and compare the outputs for the batch; returns the files."""
     base = unwrap(model)
+    if any(part_of(p) is not None for p in base.parameters()):
+        raise UnsupportedError(
+            "a model that tensor_parallel_size divides cannot be exported: each process has a part of it. Save it with "
+            "save_model, load it in one process and export it there."
+        )
     if spec is None:
         if not isinstance(batch, dict):
             raise DataError("export needs a batch with names; pass input_spec= for one without.")

@@ -14,6 +14,7 @@ from .._common import helpers, label_shift
 from .._common.buffers import Buffer
 from .._common.modes import outermost_in_eval
 from .adapters import is_adapter
+from .parts import whole_shape
 
 HALF_LEVELS = ("O0", "O1", "O2", "O3")  # of fp16_opt_level
 NEAREST_HALF = "half weights with float32 master weights; the closest level, O1 (autocast),"
@@ -153,13 +154,14 @@ def named_parameters(model: nn.Layer) -> list[tuple[str, paddle.Tensor]]:
 
 
 def num_parameters(model: nn.Layer, trainable: bool = False) -> int:
-    return sum(math.prod(p.shape) for p in model.parameters() if not (trainable and p.stop_gradient))
+    return sum(math.prod(whole_shape(p)) for p in model.parameters() if not (trainable and p.stop_gradient))
 
 
 def num_matrix_parameters(model: nn.Layer) -> int:
     """Number of parameters in matrix products: without embeddings, which are look-ups."""
-    embeddings = {id(m.weight) for m in model.sublayers(include_self=True) if isinstance(m, nn.Embedding)}
-    return sum(math.prod(p.shape) for p in model.parameters() if id(p) not in embeddings)
+    layers = model.sublayers(include_self=True)
+    embeddings = {id(layer._parameters["weight"]) for layer in layers if isinstance(layer, nn.Embedding)}
+    return sum(math.prod(whole_shape(p)) for p in model.parameters() if id(p) not in embeddings)
 
 
 def decay_names(model: nn.Layer) -> list[str]:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from paddle import nn
 from ...arguments.sharding import divides
 from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ...distributed.heartbeat import LOST, Heartbeat, ranks_on_this_machine
-from ...distributed.mesh import SINGLE, Mesh, derive_strategy
+from ...distributed.mesh import SINGLE, TENSOR, Mesh, derive_strategy
 from ...distributed.strategy import AS_IT_IS, Strategy
 from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError, UnsupportedError
@@ -206,7 +207,7 @@ class SingleProcessStrategy(Strategy):
 
     def broadcast_weights(self, model: nn.Layer) -> None:
         if self.equals.size > 1:
-            _from_main([*model.parameters(), *model.buffers()], self.equals)
+            from_main([*model.parameters(), *model.buffers()], self.equals)
 
 
 class DataParallelStrategy(SingleProcessStrategy):
@@ -301,7 +302,7 @@ class DataParallelStrategy(SingleProcessStrategy):
 
     def prepare_eval(self, model: nn.Layer) -> None:
         if self.args.ddp_broadcast_buffers is not False:
-            _from_main(_buffers(model), self.equals)
+            from_main(_buffers(model), self.equals)
 
 
 def _keep_reducer(ddp: paddle.DataParallel) -> None:
@@ -319,10 +320,19 @@ def _forget(reducer: Any) -> None:
     """Called when a parameter is freed, which was a reference to this object."""
 
 
+# What this framework adds to a strategy for an axis: the module of this folder, with `derive(strategy)`.
+AXIS_MODULES: dict[str, str] = {TENSOR: "tensor_parallel"}
+
+
+def _derivation(module: str) -> Callable[[type], type]:
+    return lambda strategy: import_module(f".{module}", __package__).derive(strategy)
+
+
 def strategy(args: Any, processes: ProcessGroup, mesh: Mesh) -> SingleProcessStrategy:
     """The distributed strategy for these arguments."""
     kind = SingleProcessStrategy if mesh.num_batches == 1 else _sharding_class(args, mesh) or DataParallelStrategy
-    return derive_strategy(kind, mesh, "paddle")(args, processes, mesh)
+    own = {axis: _derivation(module) for axis, module in AXIS_MODULES.items()}
+    return derive_strategy(kind, mesh, "paddle", own)(args, processes, mesh)
 
 
 def _sharding_class(args: Any, mesh: Mesh) -> type[DataParallelStrategy] | None:
@@ -381,7 +391,7 @@ def _send(tensors: Iterable[paddle.Tensor], exchange: Callable[[paddle.Tensor], 
             target.set_value(value.reshape(target.shape))
 
 
-def _from_main(values: list[paddle.Tensor], group: ProcessGroup) -> None:
+def from_main(values: list[paddle.Tensor], group: ProcessGroup) -> None:
     """Broadcast the values of the first process of a group."""
     source = getattr(group, "first", 0)
     _send((v for v in values if v.size), lambda flat: dist.broadcast(flat, src=source, group=group.handle))

@@ -53,6 +53,17 @@ def _grouped(
     )
 
 
+def _divided(with_what: str, when: Callable[[Any], bool], why: str, instead: str) -> UnsupportedValue:
+    """What layers that are divided cannot be combined with."""
+    return UnsupportedValue(
+        "tensor_parallel_size",
+        f"with {with_what}",
+        lambda args: args.tensor_parallel_size > 1 and when(args),
+        why,
+        instead,
+    )
+
+
 UNSUPPORTED: tuple[UnsupportedValue, ...] = (
     *(_half(name) for name in ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval")),
     *other_optimizers("Paddle"),
@@ -98,6 +109,23 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
     *unsupported_tracing(
         "with sharding stage2, stage3", lambda args: world().size > 1 and divides(args),
         "its gradients and weights are not whole after a step", 'sharding="stage1"',
+    ),
+    *unsupported_tracing(
+        "with tensor_parallel_size", lambda args: args.tensor_parallel_size > 1,
+        "each process has a part of gradients and weights", "tensor_parallel_size=1",
+    ),
+    _divided(
+        "torch_compile, jit_mode_eval", lambda args: args.torch_compile or args.jit_mode_eval,
+        "paddle.jit.to_static does not compile the DTensors of divided layers", "neither of them",
+    ),
+    _divided(
+        "auto_find_batch_size", lambda args: args.auto_find_batch_size,
+        "all processes must run the same forward passes", "a smaller per_device_train_batch_size",
+    ),
+    _divided(
+        "sharding", lambda args: bool(args.sharding),
+        "fleet's groups of sharding are made of all processes",
+        "no sharding: processes beyond tensor_parallel_size divide the batch",
     ),
     unsupported_drawn_order("Paddle"),
     fsdp_config(),
