@@ -32,6 +32,11 @@ from .sequence_model import DividedModel
 logger = logging.getLogger(__name__)
 
 PREFIX = "sequence_parallel_"  # of the names of attention functions
+RECOMPUTE = "_gradient_checkpointing_func"  # of a layer
+
+
+class _Recomputed(partial):
+    """The function that recomputes a layer, replaced."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +96,21 @@ class SequenceDivision:
         ]
         for handle in handles:
             undo.callback(handle.remove)
-        for layer in model.layers:
-            recompute = vars(layer).get("_gradient_checkpointing_func")
-            if recompute is not None:
-                layer._gradient_checkpointing_func = partial(self._recomputable, layer, recompute)
-                undo.callback(setattr, layer, "_gradient_checkpointing_func", recompute)
+        undo.callback(self._restore_recompute)
+
+    # -- gradient checkpointing, which may be switched on and off between two forward passes
+
+    def _replace_recompute(self) -> None:
+        for layer in self.model.layers:
+            recompute = vars(layer).get(RECOMPUTE)
+            if recompute is not None and not isinstance(recompute, _Recomputed):
+                setattr(layer, RECOMPUTE, _Recomputed(self._recomputable, layer, recompute))
+
+    def _restore_recompute(self) -> None:
+        for layer in self.model.layers:
+            recompute = vars(layer).get(RECOMPUTE)
+            if isinstance(recompute, _Recomputed):
+                setattr(layer, RECOMPUTE, recompute.args[1])
 
     # -- a forward pass
 
@@ -109,6 +124,7 @@ class SequenceDivision:
         length = self.model.length_of(inputs)
         self.last = division = Division(self.axis, length, self.keeps_parts)
         self._activate(division)
+        self._replace_recompute()
         if division.whole > length:
             inputs = self.model.padded(inputs, length, division.whole)
         return (), inputs
