@@ -55,11 +55,14 @@ class Accelerator(RestOfAccelerator):
 
     @property
     def num_processes(self) -> int:
-        return self._trainer.args.world_size
+        """Those with different batches: what is gathered has one row for each, and losses are scaled by their number.
+        Processes that divide a model or a sequence count once."""
+        return core_of(self._trainer).mesh.num_batches
 
     @property
     def process_index(self) -> int:
-        return self._trainer.args.process_index
+        """The place of this process among them."""
+        return core_of(self._trainer).mesh.batch_index
 
     @property
     def local_process_index(self) -> int:
@@ -75,7 +78,7 @@ class Accelerator(RestOfAccelerator):
 
     @property
     def is_last_process(self) -> bool:
-        return self.process_index == self.num_processes - 1
+        return self._trainer.args.process_index == self._trainer.args.world_size - 1
 
     @property
     def distributed_type(self) -> Any:
@@ -161,7 +164,7 @@ class Accelerator(RestOfAccelerator):
     @property
     def use_distributed(self) -> bool:
         """Whether there are several processes."""
-        return self.num_processes > 1
+        return not core_of(self._trainer).mesh.is_single
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
@@ -239,7 +242,7 @@ class Accelerator(RestOfAccelerator):
 
     def _each(self, value: Any, name: str, *how: Any) -> Any:
         core = core_of(self._trainer)
-        group = core.strategy.replicas  # each batch counts once
+        group = core.strategy.batches  # each batch counts once
         if group.size == 1:
             return value
         one = getattr(core.backend.parallel, name)
@@ -346,14 +349,14 @@ class Accelerator(RestOfAccelerator):
         """accelerate's loader if a subclass has an evaluation loop of its own, which may ask `gradient_state` for the
         end of the data; otherwise the given one. On several processes it has been divided, and stays as it is."""
         is_torch = core_of(self._trainer).backend.NAME == "torch" and accelerate_state.is_imported()
-        is_copied = self.num_processes == 1 and replaces(self._trainer, "evaluation_loop")
+        is_copied = not self.use_distributed and replaces(self._trainer, "evaluation_loop")
         return self.prepare_data_loader(loader) if is_torch and is_copied else loader
 
     def _data_seed(self) -> int | None:
         """The seed of the order of a prepared loader. None is the seed of torch's generator, which differs between
         processes: each would take its part of another order."""
         args = self._trainer.args
-        return args.data_seed if self.num_processes == 1 else core_of(self._trainer).data_seed
+        return args.data_seed if not self.use_distributed else core_of(self._trainer).data_seed
 
     def free_memory(self, *objects: Any) -> Any:
         """Empty the device's cache; None in place of each object."""

@@ -39,8 +39,9 @@ class Strategy:
         self.args = args
         self.processes = processes
         self.mesh = mesh
-        # Those whose gradients are averaged, and those that are given the same model.
-        self.replicas = processes.along(mesh, *mesh.axes_that_split(Splits.BATCH))
+        # Those with different batches, those whose gradients are averaged, and those that are given the same model.
+        self.batches = processes.along(mesh, *mesh.axes_that_split(Splits.BATCH))
+        self.replicas = self.batches
         self.equals = processes.along(mesh, *mesh.axes_of_equal_models)
         self.backend = backend
         self._stored: dict[str, Any] = {}

@@ -1,6 +1,7 @@
 """Details in which a script that was written for transformers would notice another Trainer."""
 
 import sys
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -13,7 +14,7 @@ from oneloop.errors import ModelError
 from oneloop.plan import request
 from tests.backends.support import rows
 from tests.emulation import emulate
-from tests.internals import backend_of
+from tests.internals import backend_of, set_processes
 
 
 @pytest.fixture(autouse=True)
@@ -439,9 +440,9 @@ def test_names_of_the_accelerator(backend, arguments, monkeypatch):
         assert accelerator.on_main_process(len)([1, 2]) == 2 == accelerator.on_local_main_process(len)([1, 2])
     monkeypatch.setattr(type(accelerator), "is_main_process", False)
     monkeypatch.setattr(type(accelerator), "is_local_main_process", False)
-    monkeypatch.setattr(type(accelerator), "num_processes", 2)
+    set_processes(trainer, SimpleNamespace(size=2, rank=1))
     assert accelerator.on_main_process(len)([1, 2]) is None is accelerator.on_local_main_process(len)([1, 2])
-    assert accelerator.use_distributed is True
+    assert accelerator.use_distributed is True and accelerator.num_processes == 2 and accelerator.process_index == 1
     emulate(monkeypatch, set())
     assert accelerator.gradient_accumulation_steps == 2
 

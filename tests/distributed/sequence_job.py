@@ -506,6 +506,14 @@ def messages(folder):
     return found
 
 
+@case
+def accelerator(folder):
+    """Libraries see processes with different batches."""
+    seen = Trainer(llama(), arguments(folder, "accelerator")).accelerator
+    names = ("num_processes", "process_index", "use_distributed", "is_main_process", "is_last_process")
+    return {name: getattr(seen, name) for name in names} | {"gathered": seen.gather(torch.tensor([7])).tolist()}
+
+
 # -- what cannot be divided
 
 
@@ -561,6 +569,18 @@ def refused_models():
         "mixing": mixing,
         "layer": without_interface,
     }  # fmt: skip
+
+
+@case
+def refused_axes(folder):
+    """On four processes."""
+    found = {}
+    for name in ("tensor_parallel_size", "expert_parallel_size"):
+        try:
+            train(folder, "refused_axes", llama(), documents(), max_steps=1, **{name: 2})
+        except UnsupportedError as error:
+            found[name] = str(error)
+    return found
 
 
 @case

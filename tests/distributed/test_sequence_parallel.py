@@ -19,7 +19,7 @@ LONG += ("shifted_by_collator", "own_mask", "bad_sample", "rolled_back", "genera
 OF_WHOLE_BATCHES = ("overridden",)
 WHOLE_WEIGHTS = ("averaged",)  # which refuses weights that are sharded
 STATE = ("saved", "plain_saved")
-ONCE = ("resumed", "dropped", "messages", "refused")
+ONCE = ("resumed", "dropped", "messages", "refused", "accelerator")
 NEAR = 1e-5
 
 
@@ -132,13 +132,24 @@ def test_models_that_cannot_be_divided_are_refused(two):
         assert "do not divide the 1 of 2 that are left" in found["tensor"]
 
 
+def test_libraries_see_processes_with_different_batches(two):
+    for rank, each in enumerate(two):
+        expected = {"num_processes": 1, "process_index": 0, "use_distributed": True, "gathered": [7]}
+        assert each["accelerator"] == expected | {"is_main_process": rank == 0, "is_last_process": rank == 1}
+
+
 def test_two_shards_by_two_parts(runs, one):
     """Stage 3, and a run that goes on from the checkpoint of one process."""
     cases = ("packed", "accumulated", "evaluated")
-    for each in runs.play("shard3", 4, 2, "sharding=stage3", *cases, f"from:{runs.folder}/one"):
+    more = ("accelerator", "refused_axes", f"from:{runs.folder}/one")
+    for rank, each in enumerate(runs.play("shard3", 4, 2, "sharding=stage3", *cases, *more)):
         for name in cases:
             assert_near(each[name], one[name])
         assert each["from:one"]["losses"] == pytest.approx(one["plain_saved"]["losses"][3:], rel=0, abs=NEAR)
+        seen = each["accelerator"]
+        assert (seen["num_processes"], seen["process_index"], seen["gathered"]) == (2, rank // 2, [7, 7])
+        assert set(each["refused_axes"]) == {"tensor_parallel_size", "expert_parallel_size"}
+        assert "cannot be combined with tensor_parallel_size=2" in each["refused_axes"]["tensor_parallel_size"]
 
 
 # -- the rest

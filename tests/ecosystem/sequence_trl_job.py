@@ -15,6 +15,7 @@ from oneloop.compat.redirect import redirect
 redirect("transformers")
 
 import peft  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 import trl  # noqa: E402
 
 from oneloop.distributed.world import world  # noqa: E402
@@ -33,7 +34,17 @@ CASES = {
 }
 
 
+SENT = []  # all-to-alls of the current case
+_exchange = dist.all_to_all_single
+
+
+def _counted(*args, **kwargs):
+    SENT.append(1)
+    return _exchange(*args, **kwargs)
+
+
 def play(folder, size, name):
+    SENT.clear()
     kind, data, given, extra = CASES[name]
     options = trl_data.COMMON | {"sequence_parallel_size": size, "logging_steps": 1} | given
     args = getattr(trl, f"{kind}Config")(output_dir=str(folder / name), **options)
@@ -43,14 +54,16 @@ def play(folder, size, name):
     )
     assert trainer.accelerator.parallelism_config is None
     trainer.train()
-    return {
+    found = {
         key: [log[key] for log in trainer.state.log_history if "loss" in log]
         for key in ("loss", "grad_norm", "mean_token_accuracy", "rewards/margins")
         if any(key in log for log in trainer.state.log_history)
     }
+    return found | {"messages": len(SENT)}
 
 
 def main(folder, size):
+    dist.all_to_all_single = _counted
     found = {name: play(Path(folder), int(size), name) for name in CASES}
     (Path(folder) / f"rank{world().rank}.json").write_text(json.dumps(found))
 
