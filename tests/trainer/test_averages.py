@@ -92,6 +92,16 @@ def test_evaluations_and_save_model_use_it_if_asked(backend, arguments, tmp_path
         assert other.evaluate()["eval_loss"] == losses[1][-1] == trainer.evaluate()["eval_loss"]
 
 
+@pytest.mark.parametrize("asked", ["eval_with_average", "save_average"])
+def test_each_is_asked_for_separately(backend, arguments, tmp_path, asked):
+    trainer, _ = run(backend, arguments, **EMA, **{asked: True}, eval_strategy="steps", eval_steps=2)
+    plain, _ = run(backend, arguments, eval_strategy="steps", eval_steps=2)
+    trainer.save_model(str(tmp_path / "saved"))
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert same_bytes(saved, average_of(backend, trainer)) is (asked == "save_average")
+    assert (trainer.evaluate()["eval_loss"] != plain.evaluate()["eval_loss"]) is (asked == "eval_with_average")
+
+
 def test_the_best_model_has_its_average(backend, arguments):
     given = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True, "eval_with_average": True}
     scores = iter([0, 1, 0, 0, 0])
