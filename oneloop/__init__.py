@@ -40,6 +40,7 @@ _HOMES = {
     "DataCollatorForTokenClassification DataCollatorForWholeWordMask DataCollatorWithFlattening "
     "DataCollatorWithPadding DefaultDataCollator default_data_collator",
     "data.mixture": "Mixture",
+    "divergence": "diff",
     "report": "write_report",
     "integrations.writers.classes": " ".join(_writer_classes.__all__),
 }
@@ -89,6 +90,7 @@ __all__ = [
     "default_hp_space_ray",
     "default_hp_space_wandb",
     "denumpify_detensorize",
+    "diff",
     "find_executable_batch_size",
     "get_scheduler",
     "get_constant_schedule",
@@ -185,6 +187,7 @@ if TYPE_CHECKING:
         default_data_collator,
     )
     from .data.mixture import Mixture
+    from .divergence import diff
     from .enums import (
         FSDPOption,
         HPSearchBackend,

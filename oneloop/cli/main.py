@@ -9,6 +9,7 @@ from .. import __version__
 from ..errors import ArgumentError, OneloopError
 from ..formats.terminal import printable
 from ..secrets import clean_text
+from . import diff as diffs
 from . import migration, recipes
 from . import plan as plans
 from . import report as pages
@@ -21,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     recipes.add(commands)
     pages.add(commands)
+    diffs.add(commands)
     _add_checkpoints(commands)
     doctor = commands.add_parser("doctor", help="show the installed frameworks and what each supports on this machine")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of text")

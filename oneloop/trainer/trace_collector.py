@@ -9,9 +9,16 @@ import numpy as np
 from ..formats import digests
 from ..formats.digests import Axis, ProjectionFactors
 
-# Noise that stands for rounding errors, in units of half a unit in the last place.
-NOISE = 2.0
+# Noise that stands for rounding errors, in units of half a unit in the last place. In half precision there are more of
+# them: of casts, and of operations between layers.
+NOISE = {"float16": 4.0, "bfloat16": 4.0}
+USUAL_NOISE = 2.0
 POOL = 1 << 18  # random numbers that noise is taken from
+
+
+def noise_of(dtype: str) -> float:
+    """The noise of results of this type, relative to them."""
+    return NOISE.get(dtype, USUAL_NOISE) * digests.rounding_of(dtype)
 
 
 class Key(NamedTuple):
@@ -95,6 +102,7 @@ class Collector:
         self._recalls: dict[str, int] = {}
         self._open_calls: list[tuple[str, int]] = []
         self._known: dict[int, Any] = {}  # tensors of this forward pass that are recorded, by id
+        self._outputs: set[int] = set()  # those that are outputs of a layer
         self._remove: Callable[[], None] | None = None
 
     # -- a pass
@@ -107,17 +115,21 @@ class Collector:
             self._remove()
             self._remove = None
         self.is_open = False
-        self._known.clear()
+        self._forget()
 
     def start_micro_batch(self, index: int) -> None:
         self.is_open, self._in_backward = True, False
         self._micro_batch = index
         self._calls, self._recalls, self._open_calls = {}, {}, []
-        self._known.clear()
+        self._forget()
 
     def end_micro_batch(self, index: int) -> None:
         self.is_open = False
+        self._forget()
+
+    def _forget(self) -> None:
         self._known.clear()
+        self._outputs.clear()
 
     # -- layers
 
@@ -174,13 +186,14 @@ class Collector:
             return value
         key = key._replace(item=key.item or "0")
         if not self._in_backward:
-            if id(value) in self._known:  # of a layer inside of this one
+            if id(value) in self._outputs:  # of a layer inside of this one
                 return value
             self._record(key, value, layer, lambda tensor: self.tracing.output_piece(layer, tensor))
         if self.noise is not None:
-            relative = NOISE * digests.rounding_of(self.tracing.dtype_of(value))
+            relative = noise_of(self.tracing.dtype_of(value))
             value = self.tracing.noisy(value, self.noise.like(value), relative)
         self._known[id(value)] = value
+        self._outputs.add(id(value))
         if self.tracing.has_gradient(value):
             pieces = lambda tensor: self.tracing.output_piece(layer, tensor)  # noqa: E731
             self._listen(value, key._replace(kind="output_gradient"), layer, pieces)
@@ -194,13 +207,13 @@ class Collector:
         def received(gradient: Any) -> Any:
             if not self._in_backward:
                 self._in_backward = True
-                self._known.clear()
+                self._forget()
             if not self.is_open:
                 return None
             self._record(key, gradient, layer, pieces, self.gradient_factor)
             if self.noise is None:
                 return None
-            relative = NOISE * digests.rounding_of(self.tracing.dtype_of(gradient))
+            relative = noise_of(self.tracing.dtype_of(gradient))
             return self.tracing.noisy(gradient, self.noise.like(gradient), relative)
 
         self.tracing.on_gradient(tensor, received)
@@ -211,8 +224,6 @@ class Collector:
         is_gradient = key.kind.endswith("gradient")
         is_of_batch = is_gradient or digests.has_samples(axes)
         known = self.entries.get(key)
-        if known is not None and not is_of_batch:
-            return  # the same in every micro-batch
         if known is None:
             kind = "" if layer is None else type(layer).__name__
             known = Entry(kind, self.tracing.dtype_of(tensor), axes, is_of_batch=is_of_batch)
@@ -267,19 +278,19 @@ class Digest:
         return np.array([self.norm, self.largest, self.bad, *self.projections, self.column_sum])
 
 
-def read_entries(tracing: Any, collectors: Sequence[Collector]) -> list[dict[Key, np.ndarray]]:
-    """The digests of all collectors, read from the device at once: the parts of each entry added up."""
+def read_entries(tracing: Any, collectors: Sequence[Collector]) -> list[dict[Key, list[np.ndarray]]]:
+    """The digests of all collectors, read from the device at once: of each entry those of its micro-batches."""
     vectors = [vector for one in collectors for entry in one.entries.values() for vector, _ in entry.vectors]
     rows = iter(tracing.read(vectors))
-    found: list[dict[Key, np.ndarray]] = []
+    found: list[dict[Key, list[np.ndarray]]] = []
     for one in collectors:
-        own: dict[Key, np.ndarray] = {}
+        own: dict[Key, list[np.ndarray]] = {}
         for key, entry in one.entries.items():
             parts = []
             for _, factor in entry.vectors:
                 row = np.array(next(rows))
                 row[digests.BAD] /= factor if factor else 1.0
                 parts.append(row * factor)
-            own[key] = Digest.total(parts).row()
+            own[key] = parts
         found.append(own)
     return found

@@ -7,7 +7,7 @@ a layer, every gradient and every weight. How far that moves a digest is how far
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from . import replaying
 from .part import Hooks, Part, RunContext
 from .replaying import Replay
 from .setup import half as half_of
-from .trace_collector import NOISE, Collector, Digest, Entry, Factors, Key, Noise, read_entries
+from .trace_collector import Collector, Digest, Entry, Factors, Key, Noise, noise_of, read_entries
 
 logger = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ class Recording:
         try:
             for name, p in self._weights:
                 local = tracing.piece(p)[0]
-                relative = NOISE * digests.rounding_of(dtype or tracing.dtype_of(p))
+                relative = noise_of(dtype or tracing.dtype_of(p))
                 value = tracing.noisy(self._before[name], noise.like(local), relative, self._drift.get(name, 0.0))
                 tracing.write(local, value)
             yield
@@ -342,10 +342,19 @@ class Recording:
             )
         }
         own = [
-            (key, _facts(entry), _where(entry, context.mesh.batch_index), real[key], [each.get(key) for each in noisy],
-             transposed.get(key), spreads.get(key.name, 0.0) if key.kind == "update" else 0.0)
+            Piece(
+                key,
+                _facts(entry),
+                _where(entry, context.mesh.batch_index),
+                _row(entry, real[key]),
+                [_row(entry, one[key]) if key in one else None for one in noisy],
+                transposed.get(key),
+                spreads.get(key.name, 0.0) if key.kind == "update" else 0.0,
+                [float(row[digests.COLUMN_SUM]) for row in real[key]] if key.kind == "output_gradient" else [],
+                0.0 if entry.is_of_batch else _apart(real[key]),
+            )
             for key, entry in entries.items()
-        ]  # fmt: skip
+        ]
         samples = [f"{number:x}" for one in self._samples for number in one.tolist()]
         settings = self._settings()
         every = context.processes.gather_object((own, samples, self._columns, context.mesh.batch_index))
@@ -422,6 +431,20 @@ class Facts(NamedTuple):
     samples: int | None  # None: no axis of samples
 
 
+class Piece(NamedTuple):
+    """What one process has of a tensor."""
+
+    key: Key
+    facts: Facts
+    where: tuple[Any, ...]
+    row: np.ndarray
+    noisy: list[np.ndarray | None]
+    transposed: np.ndarray | None
+    spread: float
+    parts: list[float]  # column sums of its micro-batches
+    varies: float  # how far micro-batches are apart in what has no axis of samples
+
+
 def _facts(entry: Entry) -> Facts:
     samples = entry.samples if digests.has_samples(entry.axes) else None
     return Facts(entry.type, entry.dtype, digests.canonical_shape(entry.axes), samples)
@@ -432,30 +455,24 @@ def _where(entry: Entry, batch: int) -> tuple[Any, ...]:
     return (batch if entry.is_of_batch else None, *((axis.start, axis.count) for axis in entry.axes))
 
 
-def merge_records(every: list[list[Any]]) -> list[Record]:
+def merge_records(every: list[list[Piece]]) -> list[Record]:
     """The records of all processes as those of the whole tensors. Parts are added up; of copies, the first counts."""
-    found: dict[Key, dict[tuple[Any, ...], list[Any]]] = {}
-    for rows in every:
-        for row in rows:
-            found.setdefault(row[0], {}).setdefault(row[2], []).append(row)
-    return [_merged(key, parts) for key, parts in found.items()]
+    found: dict[Key, dict[tuple[Any, ...], list[Piece]]] = {}
+    for pieces in every:
+        for piece in pieces:
+            found.setdefault(piece.key, {}).setdefault(piece.where, []).append(piece)
+    return [_merged(key, places) for key, places in found.items()]
 
 
-def _merged(key: Key, parts: dict[tuple[Any, ...], list[Any]]) -> Record:
-    firsts = [copies[0] for copies in parts.values()]
-    facts: Facts = firsts[0][1]
-    total = Digest.total([row[3] for row in firsts])
-    of_batches = {where[0]: copies[0][1].samples for where, copies in parts.items()}
-    shape = facts.shape if facts.samples is None else [*facts.shape[:-1], sum(of_batches.values())]
-    replicas = max(
-        (
-            float(np.abs(copy[3][digests.FIRST : -1] - copies[0][3][digests.FIRST : -1]).max())
-            for copies in parts.values()
-            for copy in copies[1:]
-        ),
-        default=0.0,
-    )
-    is_split = len(of_batches) > 1 and key.kind == "output_gradient"
+def _merged(key: Key, places: dict[tuple[Any, ...], list[Piece]]) -> Record:
+    firsts = [copies[0] for copies in places.values()]
+    facts = firsts[0].facts
+    total = Digest.total([piece.row for piece in firsts])
+    shape = facts.shape
+    if facts.samples is not None:
+        of_batches = {where[0]: copies[0].facts.samples or 0 for where, copies in places.items()}
+        shape = [*shape[:-1], sum(of_batches.values())]
+    parts = [number for piece in firsts for number in piece.parts]
     return Record(
         kind=key.kind,
         name=key.name[: trace_file.LONGEST],
@@ -471,25 +488,35 @@ def _merged(key: Key, parts: dict[tuple[Any, ...], list[Any]]) -> Record:
         projections=[_number(value) for value in total.projections],
         column_sum=_number(total.column_sum),
         rounding=_number(_rounding(firsts, total)),
-        transposed=None if firsts[0][5] is None else [_number(v) for v in firsts[0][5][digests.FIRST : -1]],
-        parts=[_number(float(row[3][digests.COLUMN_SUM])) for row in firsts] if is_split else None,
-        replicas=_number(replicas),
+        transposed=None if firsts[0].transposed is None else [_number(v) for v in _projections(firsts[0].transposed)],
+        parts=[_number(number) for number in parts] if len(parts) > 1 else None,
+        replicas=_number(max(_apart([copy.row for copy in copies]) for copies in places.values()) + firsts[0].varies),
     )
 
 
-def _rounding(firsts: list[Any], total: Digest) -> float:
+def _projections(row: np.ndarray) -> np.ndarray:
+    return row[digests.FIRST : digests.COLUMN_SUM]
+
+
+def _apart(rows: Sequence[np.ndarray]) -> float:
+    """How far the digests of what should be equal are apart."""
+    return max((float(np.abs(_projections(row) - _projections(rows[0])).max()) for row in rows[1:]), default=0.0)
+
+
+def _row(entry: Entry, rows: list[np.ndarray]) -> np.ndarray:
+    """The digest of all micro-batches: their sum, or the first of what has no axis of samples."""
+    return Digest.total(rows if entry.is_of_batch else rows[:1]).row()
+
+
+def _rounding(firsts: list[Piece], total: Digest) -> float:
     """How far rounding errors move a projection: as the noise has moved it."""
-    count = len(firsts[0][4])
     squares: list[float] = []
-    for number in range(count):
-        noisy = [row[4][number] for row in firsts]
-        if any(row is None for row in noisy):
-            continue
-        change = Digest.total(noisy).projections - total.projections
-        squares.extend((change**2).tolist())
+    for number in range(len(firsts[0].noisy)):
+        noisy = [row for piece in firsts if (row := piece.noisy[number]) is not None]
+        if len(noisy) == len(firsts):
+            squares.extend(((Digest.total(noisy).projections - total.projections) ** 2).tolist())
     measured = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
-    spread = math.sqrt(sum(row[6] ** 2 for row in firsts))
-    return math.hypot(measured, spread)
+    return math.hypot(measured, *(piece.spread for piece in firsts))
 
 
 def carry_rounding(trace: Trace, carried: dict[Key, float]) -> dict[Key, float]:
@@ -511,8 +538,10 @@ def carry_rounding(trace: Trace, carried: dict[Key, float]) -> dict[Key, float]:
         elif each.kind == "state" and gradient is not None:
             if each.item.endswith("_sq"):  # the change of a square, by its largest value
                 share = 2.0 * gradient.rounding / max(gradient.largest, 1e-30)
-            share = math.hypot(share, second if each.item.endswith("_sq") else first)
-            each.rounding = math.hypot(share * each.norm, carried.get(Key(*each.key), 0.0))
+            is_square = each.item.endswith("_sq")
+            share = math.hypot(share, second if is_square else first)
+            least = gradient.rounding**2 if is_square else 0.0  # of a gradient that is nothing but rounding
+            each.rounding = math.hypot(share * each.norm, least, carried.get(Key(*each.key), 0.0))
             left[Key(*each.key)] = each.rounding
         elif each.kind == "update":
             weight = known.get(("weight", each.name, "", 0))

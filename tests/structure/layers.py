@@ -23,7 +23,7 @@ LAYERS = (
     ("distributed", "backends"),
     ("checkpoint",),
     ("callbacks", "trainer", "loop"),
-    ("storage", "integrations", "report", "plan"),
+    ("storage", "integrations", "report", "plan", "divergence"),
     ("compat",),
     ("cli", "recipes", "public", "__main__", "__init__"),
 )

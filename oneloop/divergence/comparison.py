@@ -1,0 +1,317 @@
+"""Compares the recordings of two runs in the order in which an update computes things.
+
+Two digests agree if their projections are not farther apart than rounding explains: THRESHOLD times what both
+recordings have measured (see trainer/tracing.py), and the precision of a digest itself. What is named is the layer in
+which the first difference appears: an output that differs is its layer's; an input that differs, while everything
+before it agrees, was computed by the code of the layer around.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..formats import digests
+from ..formats.trace_file import Record, Trace
+
+THRESHOLD = 6.0
+PRECISION = 6 * digests.ROUNDING["float32"]  # of a digest, relative to the norm
+UNMEASURED = 64.0  # roundings of the norm, where rounding errors were not measured
+# A measured rounding is limited to that many roundings of the norm, or of what such norms usually are: where an update
+# computes something else when it is computed again, the rest is not rounding.
+CHAOS = 3e4
+HALVES = {"fp16": "float16", "bf16": "bfloat16"}
+MEASURED = ("input", "output", "output_gradient", "input_gradient", "gradient")
+MANY = 0.25  # share of parameters that differ, from which on it is none of a single layer
+
+INPUT, ACTIVATION, GRADIENT, ACCUMULATION = "input data", "activation", "gradient", "accumulation"
+CLIPPING, UPDATE, STATE = "clipping", "update", "state"
+ALL = "(all parameters)"
+BATCH = "(batch)"
+
+# The order in which records are compared; the records of one phase are in the order in which the run has made them.
+PHASES: tuple[tuple[str, ...], ...] = (
+    ("weight", "buffer"),
+    ("input", "output"),
+    ("output_gradient", "input_gradient"),
+    ("gradient",),
+    ("clipped",),
+    ("state",),
+    ("update",),
+    ("buffer_after",),
+)
+TITLES = {
+    "weight": "weights",
+    "buffer": "buffers",
+    "input": "inputs of layers",
+    "output": "outputs of layers",
+    "output_gradient": "gradients of outputs",
+    "input_gradient": "gradients of inputs",
+    "gradient": "gradients of parameters",
+    "clipped": "clipped gradients",
+    "state": "optimizer states",
+    "update": "updates",
+    "buffer_after": "buffers after the step",
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same tensor in both runs."""
+
+    a: Record
+    b: Record
+    distance: float  # between the projections
+    expected: float  # by rounding
+    reason: str = ""  # of a difference that is none of values
+
+    @property
+    def ratio(self) -> float:
+        return self.distance / max(self.expected, 1e-300)
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.reason) or self.ratio > THRESHOLD
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first difference."""
+
+    step: int
+    kind: str
+    module: str  # "" is the model itself
+    layer: str  # the class of the layer, as far as it is known
+    what: str
+    pair: Pair | None = None
+    others: int = 0  # records of the same kind that differ, too
+    hints: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        name = self.module or "the model"
+        return f"{name} ({self.layer})" if self.layer and self.module not in (ALL, BATCH) else name
+
+
+@dataclass
+class Comparison:
+    """Two runs."""
+
+    names: tuple[str, str]
+    frameworks: tuple[str, str]
+    steps: list[int]
+    first: Finding | None = None
+    agreed: dict[str, int] = field(default_factory=dict)  # records that agree before it, by title
+    only: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))  # names in one of them
+    notes: list[str] = field(default_factory=list)
+    largest: float = 0.0  # of the distances that agree, relative to rounding
+
+    @property
+    def agrees(self) -> bool:
+        return self.first is None
+
+
+def compare(
+    a: Sequence[Trace],
+    b: Sequence[Trace],
+    names: tuple[str, str] = ("A", "B"),
+    mapping: Mapping[str, str] | None = None,
+) -> Comparison:
+    """Compare the steps that both have. `mapping`: names of A, or their beginnings, to those of B."""
+    from .hints import hints_for
+
+    ours, theirs = {trace.step: trace for trace in a}, {trace.step: _renamed(trace, mapping or {}) for trace in b}
+    steps = sorted(set(ours) & set(theirs))
+    frameworks = (a[0].framework if a else "", b[0].framework if b else "")
+    found = Comparison(names, frameworks, steps)
+    agreed: Counter[str] = Counter()
+    for step in steps:
+        one = Step(ours[step], theirs[step])
+        found.first = one.find(agreed)
+        found.largest = max(found.largest, one.largest)
+        if step == steps[0]:
+            found.only = one.only
+        if found.first is not None:
+            found.first = replace(found.first, hints=tuple(hints_for(found.first, one, list(ours.values()), b)))
+            break
+    found.agreed = dict(agreed)
+    if steps and not (ours[steps[0]].has_rounding and theirs[steps[0]].has_rounding):
+        found.notes.append(
+            "Rounding errors were not measured, since training_step or compute_loss is overridden: they are estimated. "
+            "Name the overrides in replay_overrides if they may be called again."
+        )
+    return found
+
+
+def _renamed(trace: Trace, mapping: Mapping[str, str]) -> Trace:
+    """The recording of B under the names of A."""
+    if not mapping:
+        return trace
+    back = sorted(((theirs, ours) for ours, theirs in mapping.items()), key=lambda pair: -len(pair[0]))
+
+    def name_of(name: str) -> str:
+        for theirs, ours in back:
+            if name == theirs or name.startswith(f"{theirs}."):
+                return ours + name[len(theirs) :]
+        return name
+
+    return replace(trace, records=[replace(record, name=name_of(record.name)) for record in trace.records])
+
+
+class Step:
+    """One step of both runs."""
+
+    def __init__(self, a: Trace, b: Trace) -> None:
+        self.a, self.b = a, b
+        self.ours = {record.key: record for record in a.records}
+        self.theirs = {record.key: record for record in b.records}
+        self.largest = 0.0
+        self.usual = {
+            kind: float(np.median([record.norm for record in a.records if record.kind == kind] or [0.0]))
+            for kind in MEASURED
+        }
+        self.layers = {record.name: record.type for record in a.records if record.type or record.kind == "output"}
+
+    @property
+    def only(self) -> tuple[list[str], list[str]]:
+        """Layers and parameters that only one of them has."""
+
+        def of(own: Mapping[Any, Record], other: Mapping[Any, Record]) -> list[str]:
+            known = {(record.kind, record.name) for record in other.values()}
+            kinds = ("weight", "buffer", "output")
+            names = (r.name for r in own.values() if r.kind in kinds and (r.kind, r.name) not in known)
+            return list(dict.fromkeys(names))
+
+        return of(self.ours, self.theirs), of(self.theirs, self.ours)
+
+    def find(self, agreed: Counter[str]) -> Finding | None:
+        """The first difference; what agrees before it is counted."""
+        found = self._compare_batch()
+        if found is not None:
+            return found
+        agreed["samples"] += len(self.a.samples)
+        for kinds in PHASES:
+            pairs = self._pairs(kinds)
+            for i, pair in enumerate(pairs):
+                if pair.differs:
+                    agreed.update(TITLES[each.a.kind] for each in pairs[:i])
+                    return self._finding(pair, pairs)
+                self.largest = max(self.largest, pair.ratio)
+            agreed.update(TITLES[each.a.kind] for each in pairs)
+        return None
+
+    def _compare_batch(self) -> Finding | None:
+        a, b = self.a, self.b
+        if Counter(a.samples) == Counter(b.samples):
+            return None
+        common = len((Counter(a.samples) & Counter(b.samples)).keys())
+        what = f"{len(a.samples)} samples in A, {len(b.samples)} in B, {common} of them the same"
+        return Finding(a.step, INPUT, BATCH, "", what)
+
+    def _pairs(self, kinds: tuple[str, ...]) -> list[Pair]:
+        """Records of these kinds that both have, in the order of A."""
+        found = []
+        for key, record in self.ours.items():
+            other = self.theirs.get(key)
+            if record.kind not in kinds:
+                continue
+            if other is not None and record.has_samples == other.has_samples:
+                pair = self.pair(record, other)
+                is_mean = record.kind in ("input", "output") and not record.has_samples
+                # A mean over a micro-batch, such as its loss, is another one in every micro-batch and process.
+                if not (is_mean and max(record.replicas, other.replicas) > THRESHOLD * pair.expected):
+                    found.append(pair)
+            elif other is None and record.kind == "input_gradient" and self._lacks_gradient(record):
+                nothing = replace(record, norm=0.0, largest=0.0, projections=[0.0] * digests.PROJECTIONS)
+                found.append(replace(self.pair(record, nothing), reason="no gradient in B"))
+        return found
+
+    def _lacks_gradient(self, record: Record) -> bool:
+        """Whether B has a gradient of the outputs of this layer, but none of its inputs."""
+        has = {key[0] for key in self.theirs if key[1] == record.name and key[3] == record.call}
+        return "output_gradient" in has and "input_gradient" not in has
+
+    def pair(self, a: Record, b: Record) -> Pair:
+        distance = float(np.sqrt(np.mean((np.array(a.projections) - np.array(b.projections)) ** 2)))
+        norm = max(a.norm, b.norm)
+        most = math.inf
+        if a.kind in MEASURED:
+            most = CHAOS * max(norm, self.usual[a.kind]) * self._rounding_of(a, b)
+        expected = math.hypot(min(a.rounding, most), min(b.rounding, most), PRECISION * norm)
+        if not (self.a.has_rounding and self.b.has_rounding) and a.kind not in ("weight", "buffer"):
+            expected = math.hypot(expected, UNMEASURED * self._rounding_of(a, b) * norm)
+        reason = ""
+        if a.shape != b.shape:
+            reason = f"shapes {a.shape} and {b.shape}"
+        elif a.bad != b.bad:
+            reason = f"{a.bad} and {b.bad} values that are not finite"
+        else:
+            apart = max(a.replicas, b.replicas)
+            if apart > THRESHOLD * expected:
+                reason = f"copies in the processes of {'A' if a.replicas > b.replicas else 'B'} differ by {apart:.2g}"
+        return Pair(a, b, distance, expected, reason)
+
+    def _rounding_of(self, a: Record, b: Record) -> float:
+        """Of the coarsest type that either run has computed with."""
+        types = [a.dtype, b.dtype, *(HALVES.get(str(one.settings.get("half")), "float64") for one in (self.a, self.b))]
+        return max(map(digests.rounding_of, types))
+
+    # -- what is named
+
+    def _finding(self, pair: Pair, pairs: list[Pair]) -> Finding:
+        record = pair.a
+        kind, module = self._place(pair, pairs)
+        layer = self.layers.get(module, "")
+        same = [each for each in pairs if each.a.kind == record.kind]
+        others = sum(each.differs for each in same) - 1
+        return Finding(self.a.step, kind, module, layer, _describe(record), pair, others)
+
+    def _place(self, pair: Pair, pairs: list[Pair]) -> tuple[str, str]:
+        record = pair.a
+        if record.kind == "input":
+            return (INPUT, BATCH) if not record.name else (ACTIVATION, self.around(record.name))
+        if record.kind == "output":
+            return ACTIVATION, record.name
+        if record.kind == "output_gradient":
+            return GRADIENT, self.around(record.name)
+        if record.kind == "input_gradient":
+            return GRADIENT, record.name
+        owner = record.name.rpartition(".")[0]
+        kind = {"gradient": GRADIENT, "clipped": CLIPPING, "update": UPDATE}.get(record.kind, STATE)
+        if record.kind in ("weight", "buffer", "buffer_after"):
+            return kind, owner
+        same = [each for each in pairs if each.a.kind == record.kind and each.a.item == record.item]
+        differing = [each.a.name for each in same if each.differs]
+        is_of_all = len({name.rpartition(".")[0] for name in differing}) > 1 and len(differing) >= MANY * len(same)
+        if record.kind == "gradient" and (is_of_all or "copies" in pair.reason):
+            kind = ACCUMULATION
+        return kind, ALL if is_of_all else owner
+
+    def around(self, name: str) -> str:
+        """The layer whose code calls this one."""
+        while name:
+            name = name.rpartition(".")[0]
+            if name in self.layers:
+                break
+        return name
+
+
+def _describe(record: Record) -> str:
+    words = {
+        "weight": "weight {0} before the step",
+        "buffer": "buffer {0} before the step",
+        "input": "input {1} of {0}",
+        "output": "output {1} of {0}",
+        "output_gradient": "gradient of output {1} of {0}",
+        "input_gradient": "gradient of input {1} of {0}",
+        "gradient": "gradient of {0}, accumulated",
+        "clipped": "gradient of {0}, clipped",
+        "state": "{1} of {0}, in the optimizer",
+        "update": "change of {0}",
+        "buffer_after": "buffer {0} after the step",
+    }[record.kind]
+    call = f", call {record.call + 1}" if record.call else ""
+    return words.format(record.name or "the model", record.item) + call

@@ -1,0 +1,138 @@
+"""Runs of the small transformer on each framework and layout, for pairs that `oneloop diff` compares.
+
+As a program, under torchrun on several processes: `pairs.py FOLDER FRAMEWORK LAYOUT SEED [KIND@PLACE ...]` trains the
+model once for each fault, or without one ("clean@").
+"""
+
+import logging
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+from oneloop import Trainer, TrainerCallback, TrainingArguments
+from oneloop.backends import loading
+from oneloop.converters.framework_layout import turned
+from tests.divergence.faults import Fault, options_of, spoil_data, spoil_model
+
+ROWS, BATCH = 32, 8
+CLEAN = Fault("clean", "")
+LAYOUTS = {
+    "alone": {},
+    "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": BATCH // 2},
+    "bf16": {"bf16": True},
+    "dp2": {"per_device_train_batch_size": BATCH // 2},
+    "shard2": {"per_device_train_batch_size": BATCH // 2, "sharding": "stage2"},
+    "stage1": {"per_device_train_batch_size": BATCH // 2, "sharding": "stage1"},
+    "tp2": {"tensor_parallel_size": 2},
+    "sp2": {"sequence_parallel_size": 2},
+}
+
+
+def samples(seed):
+    random = np.random.default_rng(seed)
+    return [
+        {"input_ids": random.integers(0, 29, 10).astype(np.int64), "labels": int(random.integers(0, 5))}
+        for _ in range(ROWS)
+    ]
+
+
+def set_weights(model, framework, seed):
+    """Weights that depend on the seed and their common names alone."""
+    random = np.random.default_rng(seed)
+    layout = loading.of_model(model).framework_layout.layout(model)
+    letters = {"weight": "oi", "embed.weight": "nv", "places.weight": "nv"}
+    parameters = dict(loading.of_model(model).models.named_parameters(model))
+    for name in sorted(parameters, key=lambda name: layout[name].name):
+        common, axes = layout[name].name, layout[name].axes
+        shape = [*parameters[name].shape]
+        if axes == "io":
+            shape = shape[::-1]
+        array = random.standard_normal(shape).astype(np.float32) * (0.3 if len(shape) > 1 else 0.1)
+        if "norm" in common and common.endswith("weight") or common == "stats.weight":
+            array += 1.0
+        target = letters.get(common, "oi") if len(shape) > 1 else ""
+        framework.assign(parameters[name], turned(array, target, axes) if axes else array)
+
+
+class LosesMicroBatch(TrainerCallback):
+    """After the first micro-batch its gradients are gone."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def on_substep_end(self, args, state, control, **kwargs):
+        self.trainer._oneloop.engine.clear()
+
+
+def train(folder, name, layout, seed, fault=CLEAN, with_stats=None):
+    """Train two steps, which are recorded in a folder."""
+    framework = import_module(f"tests.divergence.{name}_model")
+    model = framework.Model()
+    model.with_stats = has_stats(name, layout) if with_stats is None else with_stats
+    set_weights(model, framework, seed)
+    spoil_model(fault, model, framework)
+    options = {"per_device_train_batch_size": BATCH, "learning_rate": 1e-3, "max_grad_norm": 0.1}
+    options |= LAYOUTS[layout] | options_of(fault)
+    if fault.name == "lost micro-batch" and "gradient_accumulation_steps" not in options:
+        options |= LAYOUTS["accumulated"]
+    args = TrainingArguments(
+        str(folder), max_steps=2, trace_steps="0-1", report_to="none", save_strategy="no", device="cpu",
+        disable_tqdm=True, logging_strategy="no", seed=seed % 1000, **options,
+    )  # fmt: skip
+    trainer = Trainer(model, args, train_dataset=spoil_data(fault, samples(seed)))
+    if fault.name == "lost micro-batch":
+        trainer.add_callback(LosesMicroBatch(trainer))
+    with spoiled_exchange(fault):
+        trainer.train()
+    return Path(folder)
+
+
+class spoiled_exchange:  # a context
+    """Gradients of torch's processes that do not come together as they should."""
+
+    def __init__(self, fault):
+        self.fault = fault
+
+    def __enter__(self):
+        if self.fault.name not in ("missing shard", "no sum over processes"):
+            return
+        import torch.distributed as dist
+
+        from oneloop.backends.torch import ddp
+
+        self.module, self.average = ddp, ddp.average
+        lost = self.fault.name == "missing shard"
+
+        def average(parameters, group):
+            if not lost:
+                return
+            if dist.get_rank() == 1:
+                for p in parameters:
+                    if p.grad is not None:
+                        p.grad.zero_()
+            self.average(parameters, group)
+
+        ddp.average = average
+
+    def __exit__(self, *error):
+        if hasattr(self, "module"):
+            self.module.average = self.average
+
+
+def main(folder, name, layout, seed, *faults):
+    logging.getLogger("oneloop").setLevel(logging.ERROR)
+    for number, word in enumerate(faults):
+        kind, _, place = word.partition("@")
+        train(Path(folder, str(number)), name, layout, int(seed), Fault(kind, place))
+
+
+def has_stats(name, layout):
+    """Batch norm has the statistics of a micro-batch, so it is left out where a batch is divided; Paddle's running
+    variance is another one than torch's."""
+    return layout in ("alone", "bf16") and name != "paddle"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

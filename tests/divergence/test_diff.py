@@ -1,0 +1,222 @@
+"""`oneloop diff`: what is named in pairs of runs, its hints, text, JSON and page."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import oneloop
+from oneloop import Trainer, TrainingArguments
+from oneloop.cli.main import main
+from oneloop.divergence import compare_runs
+from oneloop.divergence.report import to_html, to_text
+from oneloop.divergence.runs import read_mapping, read_run
+from oneloop.errors import ArgumentError, CheckpointError
+from oneloop.formats import digests, trace_file
+from tests.backends.support import kit_module, names, rows
+from tests.divergence import faults, pairs, search
+from tests.divergence.faults import Fault
+
+SEED = 11
+FEW = [
+    Fault("missing bias", "blocks.1.attention.value"),
+    Fault("other epsilon", "blocks.0.norm2"),
+    Fault("unscaled scores", "blocks.1.attention"),
+    Fault("scaled residual", "blocks.0"),
+    Fault("dropout", "blocks.1.drop"),
+    Fault("doubled gradient", "blocks.1.mlp.outer"),
+    Fault("no gradient", "blocks.0.attention.key"),
+    Fault("doubled gradient of a weight", "blocks.0.mlp.inner"),
+    Fault("transposed weight", "blocks.1.attention.out"),
+    Fault("stale buffer", "stats"),
+    Fault("other order", ""),
+    Fault("shuffled labels", ""),
+    Fault("other clipping", ""),
+    Fault("optimizer epsilon", ""),
+    Fault("beta2", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs by framework, layout and fault, each trained once."""
+    folder, known = tmp_path_factory.mktemp("runs"), {}
+
+    def run(framework="torch", layout="alone", fault=pairs.CLEAN, with_stats=None):
+        key = framework, layout, fault, with_stats
+        if key not in known:
+            known[key] = pairs.train(folder / str(len(known)), framework, layout, SEED, fault, with_stats)
+        return known[key]
+
+    return run
+
+
+@pytest.mark.parametrize("fault", FEW, ids=lambda fault: fault.name)
+def test_a_fault_is_named(runs, fault):
+    found = compare_runs(runs(), runs(fault=fault))
+    assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
+    hint = faults.HINTS.get(fault.name, "")
+    assert not hint or any(hint in each for each in found.first.hints), found.first.hints
+    assert found.first.step == 0
+
+
+def test_a_lost_micro_batch_is_one_of_accumulation(runs):
+    found = compare_runs(runs(layout="accumulated"), runs(layout="accumulated", fault=Fault("lost micro-batch", "")))
+    assert (found.first.module, found.first.kind) == (faults.ALL, "accumulation"), to_text(found)
+    assert any("part 1 of 2 is missing from the sum" in hint for hint in found.first.hints)
+
+
+@pytest.mark.parametrize("framework", [name for name in names() if name != "torch"])
+def test_ports_agree_and_a_wrong_one_is_found(runs, framework):
+    plain = {"with_stats": False} if framework == "paddle" else {}
+    found = compare_runs(runs(**plain), runs(framework))
+    assert found.agrees, to_text(found)
+    assert found.steps == [0, 1] and found.agreed["outputs of layers"] > 50 and not found.only[0]
+    fault = Fault("missing bias", "blocks.0.mlp.outer")
+    found = compare_runs(runs(**plain), runs(framework, fault=fault))
+    assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
+    assert any("blocks.0.mlp.outer.bias is missing in B" in hint for hint in found.first.hints)
+
+
+@pytest.mark.parametrize("layout", ["accumulated", "bf16"])
+def test_other_layouts_and_precisions_agree(runs, layout):
+    own = runs(with_stats=False) if layout == "accumulated" else runs()
+    found = compare_runs(own, runs(layout=layout))
+    assert found.agrees, to_text(found)
+
+
+def test_rounding_is_measured_and_not_a_constant(runs):
+    """The same difference is found in float32, and explained by rounding in bfloat16."""
+    fault = Fault("other weight", "head")
+    assert not compare_runs(runs(), runs(fault=fault)).agrees
+    ours = {record.key: record for record in _traces(runs())[0].records}
+    half = {record.key: record for record in _traces(runs(layout="bf16"))[0].records}
+    key = ("output", "head", "0", 0)
+    assert half[key].rounding > 1000 * ours[key].rounding > 0
+
+
+def _traces(folder):
+    return read_run(folder)[0]
+
+
+# -- several processes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", ["dp2", "shard2"])
+def test_faults_of_several_processes(tmp_path, pair):
+    named, count, alarms, _, wrong = search.search(pair, 8, 2, 5, tmp_path)
+    assert named >= 7 and not alarms, wrong
+
+
+def test_two_processes_agree_with_one_and_a_missing_shard_is_named(tmp_path, runs):
+    chosen = [pairs.CLEAN, Fault("missing shard", ""), Fault("no sum over processes", "")]
+    search.run(tmp_path, "torch", "dp2", 2, SEED, chosen)
+    alone = runs(with_stats=False)
+    found = compare_runs(alone, tmp_path / "0")
+    assert found.agrees and found.steps == [0, 1], to_text(found)
+    for number, fault in enumerate(chosen[1:], 1):
+        found = compare_runs(alone, tmp_path / str(number))
+        assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
+        assert any(faults.HINTS[fault.name] in hint for hint in found.first.hints), found.first.hints
+
+
+# -- the command
+
+
+def test_text_json_and_page(runs, tmp_path, capsys):
+    a, b = str(runs()), str(runs(fault=FEW[0]))
+    page = tmp_path / "diff.html"
+    assert main(["diff", a, b, "--html", str(page)]) == 1
+    text = capsys.readouterr().out
+    assert "First difference: step 0, activation, in blocks.1.attention.value (Linear)." in text
+    assert "hint: blocks.1.attention.value.bias is missing in B" in text and "Agreed before it: 8 samples" in text
+    assert "<script" not in page.read_text() and "blocks.1.attention.value" in page.read_text()
+    assert main(["diff", a, b, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["first"]["module"], found["first"]["kind"]) == FEW[0].expected and found["steps"] == [0, 1]
+    assert found["first"]["distance"] > found["first"]["rounding"] > 0
+    assert main(["diff", a, a]) == 0
+    assert "No difference in steps 0 to 1" in capsys.readouterr().out
+
+
+def test_names_of_a_run_do_not_become_html(runs):
+    found = compare_runs(runs(), runs(fault=FEW[0]))
+    found.names = ("<b>", "&")
+    assert "<b>" not in to_html(found) and "&lt;b&gt;" in to_html(found)
+
+
+def test_what_cannot_be_compared(runs, tmp_path, capsys):
+    a = runs()
+    assert main(["diff", str(a), str(tmp_path)]) == 2
+    assert "has no recording. Train with trace_steps" in capsys.readouterr().err
+    other = tmp_path / "other"
+    shutil.copytree(a / "trace", other / "trace")
+    (other / "trace" / "step-000001.json").write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match="checksum"):
+        compare_runs(a, other)
+    (other / "trace" / "step-000001.json").unlink()
+    (other / "trace" / "step-000000.json").rename(other / "trace" / "step-000005.json")
+    with pytest.raises(CheckpointError, match="renamed"):
+        compare_runs(a, other)
+    assert main(["diff", str(a), str(a), "--map", "x"]) == 2
+    assert "expected NAME_IN_A=NAME_IN_B" in capsys.readouterr().err
+
+
+def test_steps_of_an_earlier_run_in_the_directory_are_left_out(runs, tmp_path):
+    a, b = runs(), runs(fault=FEW[0])
+    mixed = tmp_path / "mixed"
+    (mixed / "trace").mkdir(parents=True)
+    shutil.copy(b / "trace" / "step-000000.json", mixed / "trace" / "step-000000.json")
+    later = mixed / "trace" / "step-000001.json"
+    shutil.copy(a / "trace" / "step-000001.json", later)
+    os.utime(later, (2**31, 2**31))
+    found = compare_runs(a, mixed)
+    assert found.agrees and found.steps == [1] and "recorded by another run" in found.notes[0]
+    assert "recorded by another run" in to_text(found)
+
+
+# -- in one process, and names
+
+
+def _trainer(kit, folder, model=None, **given):
+    options = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "device": "cpu", "max_steps": 9}
+    args = TrainingArguments(str(folder), per_device_train_batch_size=8, **options | given)
+    return Trainer(model or kit.classifier(), args, train_dataset=rows(24))
+
+
+@pytest.mark.parametrize("framework", [name for name in names() if name != "mindspore"])
+def test_two_trainers_in_one_process(tmp_path, framework):
+    kits = [kit_module(name).Kit() for name in ("torch", framework)]
+    a, b = (_trainer(kit, tmp_path / name) for kit, name in zip(kits, "ab", strict=True))
+    before = [kit.weights(trainer.model) for kit, trainer in zip(kits, (a, b), strict=True)]
+    found = oneloop.diff(a, b, steps=2)
+    assert found.agrees and found.steps == [0, 1], to_text(found)
+    b = _trainer(kits[1], tmp_path / "c", learning_rate=1e-4)
+    found = oneloop.diff(a, b)
+    assert (found.first.module, found.first.kind) == (faults.ALL, "update")
+    after = kits[0].weights(a.model)
+    assert all(np.array_equal(before[0][name], after[name]) for name in after), "weights are restored"
+    assert a.args.output_dir == str(tmp_path / "a") and not (tmp_path / "a" / "trace").exists()
+    with pytest.raises(ArgumentError, match="same one twice"):
+        oneloop.diff(a, a)
+
+
+def test_other_names_are_listed_and_mapped(runs, tmp_path):
+    """The blocks are called layers in the other run."""
+    a, b = runs(), tmp_path / "b"
+    for step in (0, 1):
+        trace = trace_file.read(trace_file.path_of(a, step), digests.VERSION)
+        trace.records = [replace(each, name=each.name.replace("blocks.", "layers.")) for each in trace.records]
+        trace_file.write(b, trace, digests.VERSION)
+    found = compare_runs(a, b)
+    assert found.agrees and "blocks.0.norm1.weight" in found.only[0] and "layers.0.norm1.weight" in found.only[1]
+    assert "Only in B: layers" in to_text(found)
+    mapped = compare_runs(a, b, {"blocks": "layers"})
+    assert mapped.agrees and mapped.only == ([], []) and mapped.agreed["weights"] == 2 * 40
+    path = tmp_path / "names.json"
+    path.write_text('{"blocks.0": "layers.0", "blocks.1": "layers.1"}')
+    assert compare_runs(a, b, read_mapping([str(path)])).only == ([], [])
