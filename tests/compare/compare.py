@@ -43,9 +43,40 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, 
         yield path, old, new
 
 
+def split_off_arguments(old: dict, new: dict) -> tuple[dict, list[str]]:
+    """The files of `new` without the arguments that `old` does not have, and the names of these."""
+    files, names = dict(new), set()
+    for path in [path for path in old if path.endswith(("training_args.json", "run.jsonl")) and path in new]:
+        left, right = old[path]["json"], new[path]["json"]
+        is_log = isinstance(left, list)
+        pairs = zip([each.get("arguments") for each in left], right) if is_log else [(left, {"arguments": right})]
+        added: set[str] = set()
+        for known, entry in pairs:
+            if isinstance(known, dict) and isinstance(entry.get("arguments"), dict):
+                added |= entry["arguments"].keys() - known.keys()
+        if not added:
+            continue
+        names |= added
+        rest: Any = _without(right, added) if not is_log else [_without_arguments(entry, added) for entry in right]
+        files[path] = old[path] if rest == left else {**new[path], "json": rest}
+    return files, sorted(names)
+
+
+def _without(values: dict, names: set[str]) -> dict:
+    return {key: value for key, value in values.items() if key not in names}
+
+
+def _without_arguments(entry: dict, names: set[str]) -> dict:
+    return {**entry, "arguments": _without(entry["arguments"], names)} if entry.get("arguments") else entry
+
+
 def by_field(old: dict, new: dict) -> dict[str, list[tuple[str, Any, Any]]]:
     """The differences of two records under the field that they belong to."""
     found: dict[str, list[tuple[str, Any, Any]]] = {}
+    files, names = split_off_arguments(old.get("files", {}), new.get("files", {}))
+    if names:
+        found["new arguments"] = [(name, "missing", "declared") for name in names]
+        new = {**new, "files": files}
 
     def compare(left: dict, right: dict, place: str) -> None:
         for field in [*left, *(field for field in right if field not in left)]:

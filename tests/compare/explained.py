@@ -4,6 +4,7 @@ A field is what stands before the first colon of a difference: events, reads, fi
 """
 
 EXPLAINED: list[tuple[str, str, str]] = [
+    ("*", "new arguments", "arguments that the commit does not have are stored too"),
     ("*-nonfinite_stop", "files", "run.jsonl quotes the error, whose text was changed"),
     ("*watched*", "warnings", "overrides that oneloop never calls are named, all of them instead of four"),
     *(

@@ -55,6 +55,24 @@ def test_every_leaf_that_differs_is_named(old, new, found):
     assert list(differences(old, new)) == found
 
 
+def test_arguments_that_are_new_are_a_difference_of_their_own():
+    def record(stored, logged, loss=0.5):
+        files = {
+            "out/training_args.json": {"sha256": str(stored), "json": stored},
+            "out/run.jsonl": {"sha256": str(logged), "json": [{"event": "start", "arguments": logged}, {"loss": loss}]},
+        }
+        return {**RECORD, "files": files}
+
+    old, new = {"lr": 1}, {"lr": 1, "tensor_parallel_size": 1}
+    explained = [("*", "new arguments", "because")]
+    good, lines = verdict("torch-plain", record(old, old), record(new, new), explained)
+    assert good and len(lines) == 2 and "tensor_parallel_size" in lines[1]
+    assert not verdict("torch-plain", record(old, old), record(new, new), [])[0]
+    assert not verdict("torch-plain", record(old, old), record(new | {"lr": 2}, new), explained)[0]
+    assert not verdict("torch-plain", record(old, old), record(new, new, loss=0.6), explained)[0]
+    assert not verdict("torch-plain", record(new, new), record(old, old), explained)[0]  # one that is gone
+
+
 def test_a_line_says_what_differs_first():
     good, lines = verdict("torch-plain", RECORD, changed(events=["on_log 1", "on_log 2", "on_save 1"]), [])
     assert not good and lines[0] == "DIFFERS  torch-plain"
