@@ -5,8 +5,9 @@
 A seed makes a script (users.py), which is played twice: undisturbed, and interrupted up to three times, by signals,
 exceptions and SIGKILL, at events, within evaluations and between the writes of a save, and during what a resume still
 owes. Each start of it is a process that is forked from this one, which has imported everything. Compared are the
-weights, the last checkpoint, the logs, the samples of each step and what is drawn next; on another number of processes
-the logs, up to rounding. A finding is printed with its seed and the smallest script that still shows it.
+weights, the last checkpoint with its optimizer and all states, the logs and evaluations, the epoch, the samples of each
+micro-batch, the files, and what is drawn next; on another number of processes the logs, up to rounding. A finding is
+printed with its seed and the smallest script that still shows it.
 """
 
 import argparse
@@ -47,16 +48,13 @@ class Broken(Exception):
 # -- one process
 
 
-def _kill_at_write(number):
-    """SIGKILL before the n-th rename or removal that the process does."""
-    counts = [0]
+def _count_writes(places):
+    """Renames and removals are places where the process may be killed."""
     for name in ("replace", "rename", "unlink", "rmdir"):
         original = getattr(os, name)
 
         def counted(*args, _original=original, **kwargs):
-            counts[0] += 1
-            if counts[0] == number:
-                os.kill(os.getpid(), signal.SIGKILL)
+            places.at("write")
             return _original(*args, **kwargs)
 
         setattr(os, name, counted)
@@ -71,24 +69,29 @@ def _child(script, phase, folder, resumes, rank, port):
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": phase.processes, "LOCAL_WORLD_SIZE": phase.processes}
         os.environ |= {name: str(value) for name, value in names.items()}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    is_interrupted = rank == phase.rank
-    if phase.where == "write" and is_interrupted:
-        _kill_at_write(phase.number)
-    recorded, output = {}, folder / "run"
+    places, output = users.Places(phase if rank == phase.rank else Phase(phase.processes)), folder / "run"
+    _count_writes(places)
+    is_resumed = resumes and any(output.glob("checkpoint-*/manifest.json"))
     if "storage" in script.traits:
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         output = f"file://{folder}/run"
-    own = phase if is_interrupted else Phase(phase.processes)
     with quiet():
-        trainer = users.build(script, output, recorded, own)
+        trainer = users.build(script, output, folder / f"samples-{rank}", places, is_resumed)
         trainer.train(resume_from_checkpoint=resumes)
     found = result(trainer, trainer.args.output_dir)
     drawn = [random.random(), np.random.rand(), kit_module(script.framework).Job().draw()]
     found["log.jsonl"] = logged(Path(trainer.args.output_dir) / "log.jsonl", found.pop("run_id"))
     found["weights_norm"] = float(sum(np.abs(np.float64(v)).sum() for v in _weights(script, trainer).values()))
     found["epoch"] = trainer.state.epoch
-    (folder / f"samples-{phase.processes}-{rank}.json").write_text(json.dumps(recorded))
-    (folder / f"result-{rank}.json").write_text(json.dumps(found | {"drawn": drawn}))
+    found |= _files(Path(trainer.args.output_dir), found["last"])
+    (folder / f"result-{rank}.json").write_text(json.dumps(found | {"drawn": drawn, "counts": places.counts}))
+
+
+def _files(output, last):
+    """The names in the last checkpoint, and the remains of saves, of which there should be none."""
+    inside = output / last if last is not None else output / "none"
+    left = {path.name for pattern in (".checkpoint-*", ".model.*", ".*.partial") for path in output.glob(pattern)}
+    return {"files": sorted(path.relative_to(inside).as_posix() for path in inside.rglob("*")), "left": sorted(left)}
 
 
 def _weights(script, trainer):
@@ -129,7 +132,17 @@ def play(script, folder):
     found = json.loads((folder / "result-0.json").read_text())
     if phase.processes > 1:
         found["drawn"] = None
+    found["samples"] = {str(rank): _samples(folder / f"samples-{rank}") for rank in range(phase.processes)}
     return found, ends
+
+
+def _samples(path):
+    """What each micro-batch consisted of, each time that it was trained on."""
+    found = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        place, digest = line.split(" ")
+        found.setdefault(place, set()).add(digest)
+    return {place: sorted(digests) for place, digests in sorted(found.items())}
 
 
 def _play_phase(script, phase, folder, resumes):
@@ -174,13 +187,30 @@ def difference(script):
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
     try:
         whole, _ = play(replace(script, phases=(Phase(script.world),)), folder / "whole")
+        script = placed(script, whole.pop("counts"))
         broken, ends = play(script, folder / "broken")
+        broken.pop("counts")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if whole["last"] != broken["last"]:  # a signal saves steps that were not to be saved
+        whole.pop("files"), broken.pop("files")
+    for found in (whole, broken):
+        for name in script.traits.get("other_rates", ()) if found["contents"] is not None else ():
+            del found["contents"]["run.json"]["course"][name]  # what the arguments say
+    for found in (whole, broken) if "spikes" in script.traits else ():
+        # A run may return to a checkpoint that a signal asked for; and a step that is left out is not compared.
+        found.pop("samples")
+        if found["contents"] is not None:
+            found["contents"]["run.json"].get("spikes", {}).pop("rollbacks", None)
     if script.is_exact:
         whole.pop("weights_norm"), broken.pop("weights_norm")
         return compared(*comparable(whole, broken)), ends
     return _apart(whole, broken), ends
+
+
+def placed(script, counts):
+    """With numbers in place of shares: how often the undisturbed run got to each place."""
+    return replace(script, phases=tuple(phase.placed(counts) for phase in script.phases))
 
 
 def _apart(whole, broken):
@@ -218,6 +248,8 @@ def shrunk(script, seconds=60):
 def _smaller(script):
     for i in range(len(script.phases) - 1):
         yield replace(script, phases=script.phases[:i] + script.phases[i + 1 :])
+    if script.world > 1:
+        yield replace(script, phases=tuple(replace(phase, processes=1, rank=0) for phase in script.phases))
     for name in script.traits:
         yield replace(script, traits={key: value for key, value in script.traits.items() if key != name})
     for name in script.options:
@@ -225,6 +257,10 @@ def _smaller(script):
             yield replace(script, options={key: value for key, value in script.options.items() if key != name})
     if script.kind != "map":
         yield replace(script, kind="map")
+    for i, phase in enumerate(script.phases[:-1]):
+        for simpler in (replace(phase, how="signal"), replace(phase, where="on_step_end", number=2, share=None)):
+            if simpler != phase and phase.where != "write":
+                yield replace(script, phases=(*script.phases[:i], simpler, *script.phases[i + 1 :]))
 
 
 # -- many

@@ -6,18 +6,39 @@ for each that draws its value, so that a finding is made smaller by taking trait
 """
 
 import math
+import os
 import random
-from dataclasses import dataclass, field
+import signal
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from oneloop import EarlyStoppingCallback, Mixture, TrainingArguments
+from oneloop import EarlyStoppingCallback, Mixture, TrainerCallback, TrainingArguments
 from tests.backends.support import DEVICE, kit_module
-from tests.checkpoint.interrupted_data import KINDS
-from tests.checkpoint.interrupted_runs import CollatorWithState, Evaluated, Interrupting, Recording, StopsEpoch
-from tests.checkpoint.job import NoisyCollator, NoisyDocuments, NoisyStream, Walk
+from tests.checkpoint import interrupted_data, interrupted_runs
+from tests.checkpoint.interrupted_data import Stream, StreamWithOffset
+from tests.checkpoint.interrupted_runs import Aborted, CollatorWithState, Evaluated, Recording, StopsEpoch
+from tests.checkpoint.job import NoisyCollator, NoisyDocuments, NoisyStream, NoisyTexts, Walk
 
 LENGTH = 8  # tokens of a packed sequence
+EVENTS = (*interrupted_runs.EVENTS, "on_train_begin", "on_substep_end", "on_pre_optimizer_step", "on_optimizer_step")
+EVENTS += ("on_prediction_step", "on_train_end")
+OF_EVALUATIONS = ("evaluation", "on_evaluate", "on_log", "on_prediction_step")
+
+
+def _mixture(script, kit):
+    parts = {"a": NoisyTexts(script.samples, 5, kit), "b": NoisyTexts(5, 6, kit)}
+    return interrupted_data.dataset(Mixture(parts, [0.7, 0.3], stop=script.samples))
+
+
+def _mixture_of_streams(script, kit):
+    parts = {"a": StreamWithOffset(NoisyTexts(script.samples, 5, kit)), "b": NoisyTexts(5, 6, kit)}
+    return interrupted_data.dataset(Mixture(parts, [0.7, 0.3], stop=script.samples))
+
+
+MIXTURES = {"mixture": _mixture, "stream with offset in a mixture": _mixture_of_streams}
+KINDS = {framework: kinds | MIXTURES for framework, kinds in interrupted_data.KINDS.items()}
 
 
 @dataclass(frozen=True)
@@ -29,6 +50,14 @@ class Phase:
     number: int = 1  # at the n-th time
     how: str = "signal"  # "abort": an exception; "kill": SIGKILL
     rank: int = 0  # the process that is interrupted
+    share: float | None = None  # of the times that the undisturbed run gets there, in place of the number
+
+    def placed(self, counts):
+        """With a number, given how often the undisturbed run gets to each place."""
+        if self.share is None:
+            return self
+        where = self.where if counts.get(self.where) else "on_step_end"
+        return replace(self, where=where, number=1 + int(self.share * counts[where]), share=None)
 
 
 @dataclass
@@ -111,6 +140,10 @@ TRAITS = {
     "patience": (0.3, lambda draw, script: draw.choice([1, 2, 100])),
     "stops_epoch": (0.2, lambda draw, script: draw.choice([2, 3])),
     "draws": (0.3, lambda draw, script: draw.choice(["compute_loss", "on_step_end", "compute_metrics"])),
+    "evaluates": (0.12, lambda draw, script: draw.choice(["evaluate", "predict"])),
+    "evaluated": (0.2, lambda draw, script: draw.choice(["several", "stream"])),
+    # What the arguments of a resumed script say of these is not used: the checkpoint's are.
+    "other_rates": (0.2, lambda draw, script: {"learning_rate": 0.7, "adam_beta1": 0.5}),
 }
 # Pairs that cannot be together: an error of the arguments, or not defined.
 EXCLUDED = (
@@ -119,6 +152,9 @@ EXCLUDED = (
     ("packing", "adapter"),
     ("spikes", "nan"),
     ("adapter", "average"),
+    ("evaluated", "packing"),
+    ("other_rates", "optimizer"),
+    ("other_rates", "adapter"),  # which leaves a group of its optimizer without parameters: nothing is restored
 )
 
 
@@ -140,7 +176,10 @@ def draw(seed, framework="torch", worlds=(1,)):
     if "packing" in script.traits:
         script.kind = "map"
     script.options = _options(source, script)
-    script.phases = _phases(source, worlds)
+    places = [*EVENTS, "evaluation", "evaluation", "write", "write"]
+    if "evaluates" in script.traits:  # what a callback evaluates when a signal comes is given up, and not repeated
+        places = [place for place in places if place not in OF_EVALUATIONS]
+    script.phases = _phases(source, worlds, places)
     return script
 
 
@@ -182,8 +221,12 @@ def _options(source, script):
         found["max_steps"] = source.choice([12, 15, 18])
     if "spikes" in script.traits and script.traits["spikes"][0]["loss_spike"] == "rollback":
         found |= {"save_strategy": "steps", "save_steps": source.choice([1, 2, 3]), "load_best_model_at_end": False}
-    if script.framework == "torch" and source.random() < 0.2 and "packing" not in script.traits:
+    # In the order of transformers, a sampler is read until it has nothing more; a mixture has an order of its own.
+    has_other_order = script.kind != "long sampler" and "mixture" not in script.kind and "packing" not in script.traits
+    if script.framework == "torch" and source.random() < 0.2 and has_other_order:
         found["data_order"] = "transformers"
+    if "other_rates" in script.traits and found["lr_scheduler_type"] == "polynomial":
+        found["lr_scheduler_type"] = "linear"  # its end is relative to the learning rate of the arguments
     if script.kind.startswith("map") and "packing" not in script.traits and source.random() < 0.3:
         found["group_by_length"] = True
     if source.random() < 0.25:
@@ -196,15 +239,15 @@ def _options(source, script):
     return found
 
 
-def _phases(source, worlds):
+def _phases(source, worlds, places):
+    """The first interruption is anywhere in the run; those that follow come soon, in what a resume still has to do."""
     phases, world = [], source.choice(worlds)
     moves = len(worlds) > 1 and source.random() < 0.4
-    events = ("on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end", "on_evaluate", "on_log", "on_save")
-    for _ in range(source.choice([1, 2, 2, 3])):
-        where = source.choice([*events, "evaluation", "evaluation", "write", "write"])
-        most = {"evaluation": 15, "write": 40}.get(where, 8)
+    for i in range(source.choice([1, 2, 2, 3])):
+        where = source.choice(places)
         how = "kill" if where == "write" else source.choice(["signal", "signal", "abort", "kill"])
-        phases.append(Phase(world, where, source.randint(1, most), how, source.randrange(world)))
+        number, share = source.choice([1, 1, 2, 3, 5]), None if i else source.random()
+        phases.append(Phase(world, where, number, how, source.randrange(world), share))
         world = source.choice(worlds) if moves else world
     return (*phases, Phase(world))
 
@@ -243,9 +286,16 @@ def _user_optimizer(trait, model, steps):
 
 
 class User(Recording):
-    """The subclass of a user, with what the traits ask for."""
+    """The subclass of a user, with what the traits ask for. Notes the samples of each micro-batch at once."""
 
-    script = None
+    script = samples = None
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        step = self.state.global_step + 1
+        with open(self.samples, "a", encoding="utf-8") as file:
+            file.write(f"{step}.{len(self.recorded[step])} {self.recorded[step][-1]}\n")
+        return loss
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -257,6 +307,51 @@ class User(Recording):
         if step in traits.get("spikes", [None, ()])[1]:
             return found * 1e4
         return found * math.nan if step in traits.get("nan", [None, ()])[1] else found
+
+
+class Places(TrainerCallback):
+    """Counts how often the process gets to each place, and interrupts it where the phase says."""
+
+    def __init__(self, phase):
+        self.phase, self.counts, self.process = phase, Counter(), os.getpid()
+
+    def at(self, where):
+        if os.getpid() != self.process:  # a worker of a loader
+            return
+        self.counts[where] += 1
+        if where != self.phase.where or self.counts[where] != self.phase.number:
+            return
+        if self.phase.how == "abort":
+            raise Aborted
+        os.kill(os.getpid(), signal.SIGKILL if self.phase.how == "kill" else signal.SIGTERM)
+
+
+def _at(event):
+    return lambda self, args, state, control, **kwargs: self.at(event)
+
+
+for _event in EVENTS:
+    setattr(Places, _event, _at(_event))
+
+
+class Walks(Walk):
+    """With a state that depends on every evaluation, of whichever dataset."""
+
+    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
+        self.place += sum(value for name, value in metrics.items() if name.endswith("_loss"))
+
+
+class Evaluates(TrainerCallback):
+    """After every third step, on data that draw random numbers."""
+
+    trainer = None
+
+    def __init__(self, what, data):
+        self.what, self.data = what, data
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step % 3 == 0:
+            getattr(self.trainer, self.what)(self.data)
 
 
 class Draws:
@@ -277,10 +372,9 @@ def _packed(script, kit):
     return made[kind](), {"packing": packing, "max_length": LENGTH}
 
 
-def build(script, output, recorded, phase):
-    """The Trainer of one process."""
+def build(script, output, samples, places, is_resumed):
+    """The Trainer of one process. One that is resumed starts with other weights: they are the checkpoint's."""
     kit, traits = kit_module(script.framework).Job(), script.traits
-    interrupting = Interrupting(phase if phase.where not in (None, "write") else None)
     options = {
         "per_device_eval_batch_size": 2,
         "per_device_train_batch_size": script.batch,
@@ -290,7 +384,7 @@ def build(script, output, recorded, phase):
         "disable_tqdm": True,
         "device": DEVICE,
     } | script.options
-    evaluated, members = Evaluated(kit, interrupting), {"script": script}
+    evaluated, members = Evaluated(kit, places), {"script": script, "samples": samples}
     if "packing" in traits:
         data, own = _packed(script, kit)
         model, collator = kit_module(script.framework).Kit().language_model(), None
@@ -299,7 +393,7 @@ def build(script, output, recorded, phase):
         given = KINDS[script.framework][script.kind](script, kit)
         data, own = given.pop("data"), given.pop("options", {})
         members |= given
-        model = kit.adapted() if "adapter" in traits else kit.model()
+        model = kit.adapted() if "adapter" in traits else kit.model(seed=4 if is_resumed else 3)
         collator = (CollatorWithState if "collator" in traits else NoisyCollator)(kit)
     options |= own | traits.get("average", {}) | traits.get("spikes", [{}])[0]
     if "nan" in traits:
@@ -310,7 +404,18 @@ def build(script, output, recorded, phase):
         options[traits["precision"]] = True
     if "workers" in traits:
         options["dataloader_num_workers"], options["dataloader_persistent_workers"] = traits["workers"]
-    callbacks = [Walk(0.5), interrupting]
+    if "other_rates" in traits and is_resumed:
+        options |= traits["other_rates"]
+    if traits.get("evaluated") == "several":
+        evaluated = {"a": evaluated, "b": NoisyTexts(3, 8, kit)}
+        if options.get("metric_for_best_model") == "loss":
+            options["metric_for_best_model"] = "a_loss"
+    elif traits.get("evaluated") == "stream":
+        evaluated = Stream(evaluated)
+    callbacks = [Walks(0.5), places]
+    if "evaluates" in traits:
+        more = NoisyDocuments(3, 9, kit) if "packing" in traits else NoisyTexts(3, 9, kit)
+        callbacks.insert(0, Evaluates(traits["evaluates"], more))
     if options["load_best_model_at_end"] and "patience" in traits:
         callbacks.insert(0, EarlyStoppingCallback(traits["patience"]))
     if "stops_epoch" in traits:
@@ -318,7 +423,7 @@ def build(script, output, recorded, phase):
     optimizers = (None, None)
     if "optimizer" in traits:
         optimizers = _user_optimizer(traits["optimizer"], model, 60)
-    return type("User", (User,), members | {"recorded": recorded, "recorded_step": None})(
+    made = type("User", (User,), members | {"recorded": {}, "recorded_step": None})(
         model,
         TrainingArguments(output_dir=str(output), **options),
         collator,
@@ -328,3 +433,6 @@ def build(script, output, recorded, phase):
         optimizers=optimizers,
         compute_metrics=Draws() if traits.get("draws") == "compute_metrics" else None,
     )
+    for each in callbacks:
+        each.trainer = made
+    return made
