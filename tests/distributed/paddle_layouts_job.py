@@ -164,7 +164,13 @@ GRID = {
     "plain": {"trainer_class": Clipping} if TENSOR else {},
     "accumulated": {"gradient_accumulation_steps": 2, "label_smoothing_factor": 0.1},
     "dropped": {"inside": 0.2, "outside": 0.1, "gradient_checkpointing": True, "optim": "rmsprop"},
-    "averaged": {"ema_decay": 0.8, "optim": "adagrad", "max_grad_norm": 0.0},
+    # From zero, Adagrad makes whole steps of gradients that are rounding errors.
+    "averaged": {
+        "ema_decay": 0.8,
+        "optim": "adagrad",
+        "optim_args": "initial_accumulator_value=0.1",
+        "max_grad_norm": 0.0,
+    },
     "skipped": {"nonfinite": "skip", "optim": "sgd", "optim_args": "momentum=0.9", "learning_rate": 0.05},
 }
 

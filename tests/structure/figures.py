@@ -141,6 +141,7 @@ def unit_of(module):
 ABOUT_A_LIBRARY = {
     "backends/mindtorch/": "a backend for MindNLP, whose import replaces torch; its messages say so",
     "backends/torch/adapters.py": "reads and writes adapters of PEFT",
+    "backends/torch/expert_parallel.py": "divides experts as MoE models of transformers have them",
     "backends/torch/external_checkpoint.py": "reads checkpoints of transformers' Trainer",
     "backends/torch/sequence_": "divides sequences by the AttentionInterface of transformers",
     "backends/paddle/adapters.py": "reads and writes adapters of PaddleNLP",

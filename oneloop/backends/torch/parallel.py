@@ -22,7 +22,7 @@ from torch import nn
 
 from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ...distributed.heartbeat import Heartbeat, ranks_on_this_machine
-from ...distributed.mesh import SEQUENCE, SINGLE, TENSOR, Mesh, derive_strategy
+from ...distributed.mesh import EXPERT, SEQUENCE, SINGLE, TENSOR, Mesh, derive_strategy
 from ...distributed.strategy import Strategy
 from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError
@@ -246,6 +246,12 @@ class SingleProcessStrategy(Strategy):
 
         super().__init__(args, processes, backend, mesh)
 
+    def divide(self, model: nn.Module) -> None:
+        if any(getattr(module, "_is_expert_parallel", False) for module in model.modules()):
+            from .expert_parallel import divided_elsewhere  # it imports this module
+
+            raise divided_elsewhere()
+
     def broadcast_weights(self, model: nn.Module) -> None:
         if self.equals.size > 1:
             from_main([*model.parameters(), *model.buffers()], self.equals)
@@ -275,7 +281,7 @@ class SingleProcessStrategy(Strategy):
 
 
 # What this framework adds to a strategy for an axis: the module of this folder, with `derive(strategy)`.
-AXIS_MODULES: dict[str, str] = {SEQUENCE: "sequence_parallel", TENSOR: "tensor_parallel"}
+AXIS_MODULES: dict[str, str] = {EXPERT: "expert_parallel", SEQUENCE: "sequence_parallel", TENSOR: "tensor_parallel"}
 
 
 def _derivation(module: str) -> Callable[[type], type]:

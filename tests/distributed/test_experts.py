@@ -1,0 +1,98 @@
+"""Expert parallelism on PyTorch: MoE models of transformers whose experts are divided train as on one process."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.distributed.launch import results, run
+
+pytest.importorskip("transformers")
+from tests.distributed import experts_job as job
+
+JOB = job.__file__
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each process wrote, by their number."""
+    folder, known = tmp_path_factory.mktemp("experts"), {}
+    for size, cases in {1: ("equal", "saved"), 2: ("equal", "saved", "crossed", "refused")}.items():
+        (folder / str(size)).mkdir()
+        run(size, folder / str(size), *cases, script=JOB)
+        known[size] = results(folder / str(size), size)
+    return folder, known
+
+
+def assert_same(course, expected):
+    assert course["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+    assert course["norms"] == pytest.approx(expected["norms"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", job.RUNS)
+def test_divided_experts_train_as_one_process(found, name):
+    (expected,) = found[1][1]
+    for each in found[1][2]:
+        assert_same(each["equal"][name], expected["equal"][name])
+        assert each["equal"][name]["eval"] == pytest.approx(expected["equal"][name]["eval"], rel=1e-5)
+        assert set(each["equal"][name]["held"]) == {2} and set(expected["equal"][name]["held"]) == {4}
+
+
+def test_a_resumed_run_has_the_same_bits(found):
+    for each in found[1][2]:
+        whole, again = each["saved"]["whole"], each["saved"]["again"]
+        assert again["weights"] == whole["weights"]
+        assert again["losses"] == whole["losses"][3:] and again["norms"] == whole["norms"][3:]
+
+
+def test_it_goes_on_from_one_process_and_the_other_way_round(found):
+    folder, known = found
+    for each in known[2]:
+        for size, losses in each["crossed"].items():
+            assert losses == pytest.approx(known[int(size)][0]["saved"]["whole"]["losses"][3:], rel=1e-5), size
+    alone = folder / "back"
+    alone.mkdir()
+    run(1, alone, "crossed", script=JOB)
+    (back,) = results(alone, 1)
+    assert back["crossed"]["2"] == pytest.approx(known[2][0]["saved"]["whole"]["losses"][3:], rel=1e-5)
+
+
+def test_the_saved_model_is_that_of_one_process(found):
+    folder, _ = found
+    one, two = (load_file(folder / size / "final" / "model.safetensors") for size in "12")
+    assert {name: value.shape for name, value in one.items()} == {name: value.shape for name, value in two.items()}
+    for name, value in one.items():
+        assert np.abs(value - two[name]).mean() < 1e-5, name
+
+
+REASONS = {
+    "no experts": "expert_parallel_size=2 divides experts, but Linear has none",
+    "three experts": "has 3 experts, which expert_parallel_size=2 does not divide",
+    "tied experts": "tied weights would part: inner.model.layers.0.mlp.experts.down_proj",
+    "divided already": "model.layers.0.mlp.experts is already divided",
+    "divided by transformers": "gives experts a part of their gradient",
+    "ema": "expert_parallel_size=2 is not supported with ema_decay",
+    "muon": "expert_parallel_size=2 is not supported with optim='muon'",
+    "compiled": "expert_parallel_size=2 is not supported with torch_compile",
+    "adafactor": "adafactor keeps one scale",
+}
+
+
+@pytest.mark.parametrize("name", job.REFUSED)
+def test_what_is_refused_is_named(found, name):
+    for each in found[1][2]:
+        kind, _, said = each["refused"][name].partition(": ")
+        assert kind in ("ArgumentError", "ModelError", "UnsupportedError"), each["refused"][name]
+        assert REASONS[name] in said
+
+
+@pytest.mark.slow
+def test_thirty_steps_on_two_and_four_processes(tmp_path):
+    courses = {}
+    for size in (1, 2, 4):
+        (tmp_path / str(size)).mkdir()
+        run(size, tmp_path / str(size), "thirty", script=JOB)
+        courses[size] = results(tmp_path / str(size), size)
+    for size in (2, 4):
+        for each in courses[size]:
+            for name in job.RUNS:
+                assert_same(each["thirty"][name], courses[1][0]["thirty"][name])
