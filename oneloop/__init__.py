@@ -90,7 +90,6 @@ __all__ = [
     "default_hp_space_ray",
     "default_hp_space_wandb",
     "denumpify_detensorize",
-    "diff",
     "find_executable_batch_size",
     "get_scheduler",
     "get_constant_schedule",
@@ -129,6 +128,7 @@ __all__ = [
     "DefaultDataCollator",
     "default_data_collator",
     "Mixture",
+    "diff",
     "write_report",
 ]
 __all__ += _writer_classes.__all__

@@ -99,6 +99,10 @@ class NonFiniteError(OneloopError, FloatingPointError):
     """A loss or gradient is NaN or infinite."""
 
 
+class ReplayError(OneloopError, RuntimeError):
+    """Gradients that were computed twice are not the same (verify_steps)."""
+
+
 class LossSpikeError(OneloopError, RuntimeError):
     """Loss spikes continue after the run has returned to its last checkpoint several times."""
 

@@ -150,10 +150,21 @@ class RunArguments(Group):
         convert=to_steps,
         none=True,
     )
+    verify_steps: int = arg(
+        0,
+        "Compute the gradients of every N-th update twice and compare their bytes: finds layers that are not "
+        "deterministic, and hardware that computes wrongly. 0: off.",
+        low=0,
+    )
+    verify_action: str = arg(
+        "stop",
+        "If the gradients differ (verify_steps): stop before the update, or warn. Both record an event.",
+        choices=("stop", "warn"),
+    )
     replay_overrides: list[str] = arg(
         list,
-        "Overridden methods that may be called again where an update is computed more than once (trace_steps): "
-        "training_step, compute_loss. Name those whose side effects may be doubled, or that have none.",
+        "Overridden methods that may be called again where an update is computed more than once (trace_steps, "
+        "verify_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none.",
         choices=("training_step", "compute_loss"),
         none=True,
     )

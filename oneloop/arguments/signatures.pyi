@@ -51,8 +51,12 @@ class ArgumentFields(Group):
     """Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile."""
     trace_steps: Argument[str, int | str | None] = ...
     """Steps to record for `oneloop diff`, counted from 0, such as 0-2: digests of what every layer computes, of gradients, updates and optimizer state, in output_dir/trace."""
+    verify_steps: int = ...
+    """Compute the gradients of every N-th update twice and compare their bytes: finds layers that are not deterministic, and hardware that computes wrongly. 0: off."""
+    verify_action: str = ...
+    """If the gradients differ (verify_steps): stop before the update, or warn. Both record an event."""
     replay_overrides: Argument[list[str] | Any, Words | None] = ...
-    """Overridden methods that may be called again where an update is computed more than once (trace_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none."""
+    """Overridden methods that may be called again where an update is computed more than once (trace_steps, verify_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none."""
     log_level: str = ...
     """Log level of the main process; passive keeps the application's level."""
     log_level_replica: str = ...
@@ -781,6 +785,8 @@ class ArgumentFields(Group):
         debug: Words | None = "",
         profile: bool | int | str | None = "",
         trace_steps: int | str | None = "",
+        verify_steps: Integer = 0,
+        verify_action: Literal["stop", "warn"] = "stop",
         replay_overrides: Words | None = ...,
         log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "passive",
         log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "warning",
@@ -1158,7 +1164,9 @@ class ArgumentFields(Group):
             debug: underflow_overflow: report the layer and step of the first non-finite value.
             profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
             trace_steps: Steps to record for `oneloop diff`, counted from 0, such as 0-2: digests of what every layer computes, of gradients, updates and optimizer state, in output_dir/trace.
-            replay_overrides: Overridden methods that may be called again where an update is computed more than once (trace_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none.
+            verify_steps: Compute the gradients of every N-th update twice and compare their bytes: finds layers that are not deterministic, and hardware that computes wrongly. 0: off.
+            verify_action: If the gradients differ (verify_steps): stop before the update, or warn. Both record an event.
+            replay_overrides: Overridden methods that may be called again where an update is computed more than once (trace_steps, verify_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none.
             log_level: Log level of the main process; passive keeps the application's level.
             log_level_replica: Log level of the other processes.
             log_on_each_node: With several machines: log on each machine instead of only the first.
@@ -1551,6 +1559,8 @@ class GenerationFields(ArgumentFields):
         debug: Words | None = "",
         profile: bool | int | str | None = "",
         trace_steps: int | str | None = "",
+        verify_steps: Integer = 0,
+        verify_action: Literal["stop", "warn"] = "stop",
         replay_overrides: Words | None = ...,
         log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "passive",
         log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "warning",
@@ -1933,7 +1943,9 @@ class GenerationFields(ArgumentFields):
             debug: underflow_overflow: report the layer and step of the first non-finite value.
             profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
             trace_steps: Steps to record for `oneloop diff`, counted from 0, such as 0-2: digests of what every layer computes, of gradients, updates and optimizer state, in output_dir/trace.
-            replay_overrides: Overridden methods that may be called again where an update is computed more than once (trace_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none.
+            verify_steps: Compute the gradients of every N-th update twice and compare their bytes: finds layers that are not deterministic, and hardware that computes wrongly. 0: off.
+            verify_action: If the gradients differ (verify_steps): stop before the update, or warn. Both record an event.
+            replay_overrides: Overridden methods that may be called again where an update is computed more than once (trace_steps, verify_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none.
             log_level: Log level of the main process; passive keeps the application's level.
             log_level_replica: Log level of the other processes.
             log_on_each_node: With several machines: log on each machine instead of only the first.
@@ -2357,6 +2369,8 @@ class CompressionFields(ArgumentFields):
         debug: Words | None = "",
         profile: bool | int | str | None = "",
         trace_steps: int | str | None = "",
+        verify_steps: Integer = 0,
+        verify_action: Literal["stop", "warn"] = "stop",
         replay_overrides: Words | None = ...,
         log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "passive",
         log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | None = "warning",
@@ -2750,7 +2764,9 @@ class CompressionFields(ArgumentFields):
             debug: underflow_overflow: report the layer and step of the first non-finite value.
             profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
             trace_steps: Steps to record for `oneloop diff`, counted from 0, such as 0-2: digests of what every layer computes, of gradients, updates and optimizer state, in output_dir/trace.
-            replay_overrides: Overridden methods that may be called again where an update is computed more than once (trace_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none.
+            verify_steps: Compute the gradients of every N-th update twice and compare their bytes: finds layers that are not deterministic, and hardware that computes wrongly. 0: off.
+            verify_action: If the gradients differ (verify_steps): stop before the update, or warn. Both record an event.
+            replay_overrides: Overridden methods that may be called again where an update is computed more than once (trace_steps, verify_steps): training_step, compute_loss. Name those whose side effects may be doubled, or that have none.
             log_level: Log level of the main process; passive keeps the application's level.
             log_level_replica: Log level of the other processes.
             log_on_each_node: With several machines: log on each machine instead of only the first.

@@ -129,7 +129,7 @@ def unsupported_drawn_order(title: str) -> UnsupportedValue:
     )  # fmt: skip
 
 
-TRACING = ("trace_steps",)  # arguments that look at what layers compute
+TRACING = ("trace_steps", "verify_steps")  # arguments that look at what layers compute
 
 
 def unsupported_tracing(

@@ -9,6 +9,7 @@ from .nonfinite import NonfiniteUpdates, SkippedUpdateBuffers
 from .source_meter import SourceMeter
 from .tracing import TraceSteps
 from .update import Update
+from .verification import VerifySteps
 from .worker_seeds import WorkerSeeds
 
 BUILT_IN: tuple[type[part.Part], ...] = (
@@ -23,6 +24,7 @@ BUILT_IN: tuple[type[part.Part], ...] = (
     WeightAverage,
     Meter,
     TraceSteps,
+    VerifySteps,
 )
 
 for kind in (*BUILT_IN, Update):  # whoever reads a checkpoint without a run imports this module, too

@@ -42,8 +42,8 @@ def tracing_of(backend: Any) -> Any:
     """The module of a backend that has one; one without rejects the arguments that need it, or is told here."""
     if backend.tracing is None:
         raise UnsupportedError(
-            f"trace_steps is not supported on {backend.NAME}, which has no hooks on gradients. Remove it, or use "
-            "another framework."
+            f"trace_steps and verify_steps are not supported on {backend.NAME}, which has no hooks on gradients. "
+            "Remove them, or use another framework."
         )
     return backend.tracing
 

@@ -69,6 +69,8 @@ RUN = {
     "trace_steps": shows(
         probes.traced, ("", []), (0, ["step-000000.json"]), ("1-2,3", [f"step-00000{step}.json" for step in (1, 2, 3)])
     ),
+    "verify_steps": shows(probes.replays, (0, 0), (1, 4), (2, 2), (3, 1)),
+    "verify_action": shows(probes.outcome_of_dice, ("stop", ["stop"]), ("warn", ["warn"] * 4), verify_steps=1),
     "replay_overrides": shows(
         probes.measures_rounding, (None, [False]), ("compute_loss", [True]), ("training_step", [False]), trace_steps=1
     ),

@@ -1,5 +1,6 @@
 """What there is to see of a run: one small function each, from a TinyRun to a value that can be compared."""
 
+import contextlib
 import itertools
 import json
 import logging
@@ -506,6 +507,28 @@ def traced(tiny_run):
     """Names of the recordings; a run of four steps."""
     tiny_run.train()
     return sorted(path.name for path in (tiny_run.output / "trace").glob("*"))
+
+
+def replays(tiny_run):
+    """How often an update of a run of four steps is computed again."""
+    trainer = tiny_run.trainer()
+    compute, calls = trainer.compute_loss, []
+    trainer.compute_loss = lambda *args, **kwargs: (calls.append(1), compute(*args, **kwargs))[1]
+    trainer.args.replay_overrides = ["compute_loss"]
+    trainer.train()
+    return len(calls) - 4
+
+
+def outcome_of_dice(tiny_run):
+    """The actions of a run whose loss has random numbers of its own, in its events."""
+    trainer, dice = tiny_run.trainer(), random.SystemRandom()
+    compute = trainer.compute_loss
+    trainer.compute_loss = lambda *args, **kwargs: compute(*args, **kwargs) * (1 + dice.random())
+    trainer.args.replay_overrides = ["compute_loss"]
+    with contextlib.suppress(OneloopError):
+        trainer.train()
+    events = [json.loads(line) for line in (tiny_run.output / "run.jsonl").read_text().splitlines()]
+    return [event["action"] for event in events if event["event"] == "replay_mismatch"]
 
 
 def measures_rounding(tiny_run):
