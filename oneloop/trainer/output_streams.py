@@ -70,8 +70,9 @@ def surviving(lost: Callable[[str], None]) -> Iterator[None]:
             for name, stream in ours.items():
                 if getattr(sys, name) is stream:  # nobody else has replaced it meanwhile
                     setattr(sys, name, before[name])
-                if _is_dead(before[name]):  # the interpreter flushes it at its end, and fails with its own status
-                    _point_at_nothing(before[name])
+            for stream in before.values():
+                if _is_dead(stream):  # the interpreter flushes it at its end, and fails with its own status
+                    _point_at_nothing(stream)
 
 
 def _descriptor(stream: Any) -> int | None:

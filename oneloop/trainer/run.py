@@ -178,9 +178,10 @@ class Run:
         trainer = self.trainer
         self.step_end.start(ignore_keys)
         self.modes.start()
-        trainer.is_in_train = True
-        undo = self._add_hooks()
+        undo: list[Any] = []
         try:
+            trainer.is_in_train = True
+            self._add_hooks(undo)
             with surviving(self.events.output_lost), self.sync.watching(trainer.args.preemption_signals):
                 try:
                     self._begin(None if path is None else self.checkpointer.mark_resumed(path), trial)
@@ -216,9 +217,9 @@ class Run:
                 for part in self.parts:
                     part.fail_run()
 
-    def _add_hooks(self) -> list[Any]:
-        """Hooks that are active during train()."""
-        core, args, undo = self.core, self.trainer.args, []
+    def _add_hooks(self, undo: list[Any]) -> None:
+        """Hooks that are active during train(); adds to the list what removes them."""
+        core, args = self.core, self.trainer.args
         model = core.trainer.model
         if args.neftune_noise_alpha is not None:
             undo.append(core.backend.models.add_embedding_noise(model, args.neftune_noise_alpha))
@@ -226,7 +227,6 @@ class Run:
             undo.append(core.backend.nan_hooks.watch(model, lambda: core.trainer.state.global_step + 1))
         if args.profile and core.mesh.is_main:
             undo.append(profiling.attach(core.trainer))
-        return undo
 
     def _begin(self, checkpoint: Checkpoint | None, trial: Any) -> None:
         """Everything before the first step. The order matters: each part needs the one before it."""

@@ -161,6 +161,59 @@ def test_the_number_of_instructions_is_limited(monkeypatch):
         plain_pickle.loads(b"\x80\x02(" + b"N" * 150 + b"t.")
 
 
+def nested(levels, kind=lambda inner: [inner]):
+    value = 1
+    for _ in range(levels):
+        value = kind(value)
+    return value
+
+
+# Whatever may be stored, at every width of a length or a number and one beyond.
+PLAIN = {
+    "integers": [sign * 2**bits + more for bits in range(71) for sign in (1, -1) for more in (-1, 0, 1)],
+    "numbers": [0.0, -0.0, 1e-320, 1.5, -1e308, float("inf")],
+    "texts": ["", "a", "é" * 127, "a" * 255, "a" * 256, "a" * 65535, "a" * 65536, "\ud800"],
+    "bytes": [b"", b"a" * 255, b"a" * 256, b"\xff" * 65536],
+    "tuples": [tuple(range(length)) for length in range(6)],
+    "lists": [list(range(length)) for length in (0, 1, 2, 1000, 1001, 2001)],
+    "dicts": [{str(i): i for i in range(length)} for length in (0, 1, 2, 1000, 1001)] + [{1: "a", -5: None}],
+    "nested lists": nested(plain_pickle.DEEPEST + 1),
+    "nested dicts": nested(plain_pickle.DEEPEST + 1, lambda inner: {"a": inner}),
+    "arrays": [np.arange(6).reshape(2, 3).astype(kind) for kind in plain_pickle._TYPES],
+    "columns": [np.asfortranarray(np.arange(24.0).reshape(2, 3, 4)), np.arange(6).reshape(2, 3)[:, ::2]],
+    "ranks": [np.full((1,) * rank, rank) for rank in range(33)],
+    "scalars": [np.float64(1.5), np.int64(-3), np.bool_(True)],
+    "many": list(map(str, range(300))) * 2,
+}
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_round_trip_of_every_kind_and_width(kind, protocol):
+    value = PLAIN[kind]
+    expected = [each.item() for each in value] if kind == "scalars" else value
+    if kind == "columns":
+        expected = [value[0], np.ascontiguousarray(value[1])]
+    assert same(expected, plain_pickle.loads(pickle.dumps(value, protocol)))
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "value",
+    [2**72, -(2**73), nested(plain_pickle.DEEPEST + 2), nested(plain_pickle.DEEPEST + 2, lambda inner: {"a": inner})],
+    ids=["integer", "negative integer", "nested lists", "nested dicts"],
+)
+def test_one_beyond_is_an_error(value, protocol):
+    with pytest.raises(plain_pickle.NotPlain):
+        plain_pickle.loads(pickle.dumps(value, protocol))
+
+
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="its arrays have at most 32 axes")
+def test_more_axes_than_are_read():
+    with pytest.raises(plain_pickle.NotPlain, match="whose shape is not one"):
+        plain_pickle.loads(pickle.dumps(np.zeros((1,) * 33)))
+
+
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_truncated_file_is_an_error_at_every_byte(protocol):
     whole = pickle.dumps(VALUE, protocol)

@@ -47,6 +47,8 @@ def test_every_argument_that_is_not_of_each_process_is_compared(item, tmp_path):
 
 
 def test_of_many_processes_some_are_listed(tmp_path):
+    with pytest.raises(ArgumentError, match=r"5 in processes 1, 2, 3, 4, 5, 6, 7, 8\."):
+        agreement.check_arguments(core_of(TrainingArguments(str(tmp_path)), *[{"max_steps": 5} for _ in range(8)]))
     others = [{"max_steps": 5} for _ in range(20)]
     with pytest.raises(ArgumentError, match=r"-1 in process 0, 5 in processes 1, 2, 3, 4, 5, 6, 7, 8 and 12 more\."):
         agreement.check_arguments(core_of(TrainingArguments(str(tmp_path)), *others))
