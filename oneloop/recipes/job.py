@@ -15,6 +15,7 @@ from .recipe import Given, column_names, eval_files, sources
 from .rows import Selected, labels_of, select, split_rows
 from .tasks import TASKS, Form, Task
 from .tasks.base import constants
+from .tasks.language import shift_labels
 
 _MEASURED = 2000  # rows whose tokens are counted to find max_length
 _MOST_LABELS = 100  # beyond that, labels that hardly repeat are taken for a mistake
@@ -61,6 +62,16 @@ class Job:
     def packs(self) -> bool:
         """Whether the Trainer packs the samples, and makes the batches itself."""
         return "max_length" in self.arguments and not self.task.trl
+
+    @property
+    def moves_labels(self) -> bool:
+        """Whether the model expects each label at the position before."""
+        return self.task.auto == "AutoModelForCausalLM" and not self.library.shifts_labels
+
+    def encode(self, rows: list[dict[str, Any]], tokenizer: Any) -> list[dict[str, Any]]:
+        """The samples of rows."""
+        samples = _encoded(self.form, rows, tokenizer, self.constants(self.form.encode))
+        return shift_labels(samples) if self.moves_labels else samples
 
     def constants(self, function: Any) -> dict[str, Any]:
         """Constants of this job for a function of the form."""
@@ -227,6 +238,8 @@ def _decide_arguments(job: Job, given: Given, data: Data) -> None:
         job.task, job.form, given.arguments, given.set_fields, bool(data.held_out), bool(job.lora), job.from_scratch
     )
     for name, value, why in chosen:
+        if name == "packing" and job.moves_labels:
+            continue
         job.arguments[name] = value
         job.say(name, f"{value} ({why})")
 
@@ -246,6 +259,8 @@ def _decide_length(job: Job, data: Data, tokenizer: Any, limit: int | None, give
     packing = str(job.arguments.get("packing", False)).lower() not in ("false", "no", "0", "none")
     if packing and (job.task.trl or not job.task.generates):
         raise ArgumentError(f"packing is for language models; {job.task.name} pads its rows. Remove it.")
+    if packing and job.moves_labels:
+        raise UnsupportedError(f"packing is not supported with models of {job.library.distribution}. Remove it.")
     if length is None:
         most = min(each for each in (job.task.longest, limit) if each)
         length = most if packing or job.task.trl else min(most, _longest(job, data, tokenizer))
@@ -267,9 +282,24 @@ def _longest(job: Job, data: Data, tokenizer: Any) -> int:
     rows = data.all_train
     step = -(-len(rows) // _MEASURED)
     given = {**constants(job.form.encode, {"labels": job.labels}), "max_length": job.task.longest}
-    samples = job.form.encode(rows[::step], tokenizer, **given)
+    samples = _encoded(job.form, rows[::step], tokenizer, given)
     lengths = [len(sample[name]) for sample in samples for name in ("input_ids", "labels") if _is_list(sample, name)]
     return -(-max(lengths, default=8) // 8) * 8
+
+
+def _encoded(form: Form, rows: list[dict[str, Any]], tokenizer: Any, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The samples of rows; an error names the first row that a tokenizer or its template does not accept."""
+    try:
+        return form.encode(rows, tokenizer, **given)
+    except Exception:
+        for row in rows:
+            try:
+                form.encode([row], tokenizer, **given)
+            except Exception as error:
+                shown = json.dumps(row, ensure_ascii=False)
+                shown = shown if len(shown) <= 200 else shown[:200] + "…"
+                raise DataError(f"a row cannot be encoded: {error} The row: {shown}") from error
+        raise
 
 
 def _is_list(sample: Mapping[str, Any], name: str) -> bool:

@@ -23,6 +23,8 @@ class Library:
     module: str
     install: str
     first: str = ""
+    shifts_labels: bool = True  # language models compare position i with label i + 1; otherwise with label i
+    reads_saved_models: bool = True  # from_pretrained reads what a Trainer has saved; otherwise in another layout
     options: Mapping[str, str] = field(default_factory=dict)  # options of from_pretrained -> their names there
 
     @property
@@ -36,12 +38,20 @@ class Library:
 
 LIBRARIES = (
     Library("torch", "transformers", "transformers", "pip install 'oneloop[torch,transformers]'"),
-    Library("paddle", "paddleformers", "paddleformers.transformers", "pip install paddlepaddle paddleformers"),
+    Library(
+        "paddle",
+        "paddleformers",
+        "paddleformers.transformers",
+        "pip install paddlepaddle paddleformers",
+        shifts_labels=False,
+        reads_saved_models=False,
+    ),
     Library(
         "paddle",
         "paddlenlp",
         "paddlenlp.transformers",
         "pip install paddlepaddle paddlenlp",
+        shifts_labels=False,
         options={"num_labels": "num_classes"},
     ),
     Library("mindspore", "mindnlp", "transformers", "pip install mindspore mindnlp", first="mindnlp"),
@@ -130,6 +140,8 @@ def lora_options(given: bool | Mapping[str, Any] | None) -> dict[str, Any] | Non
 
 def with_adapter(library: Library, task: Task, model: Any, options: Mapping[str, Any]) -> Any:
     """The model with a new LoRA adapter."""
+    if library.framework == "paddle":
+        raise UnsupportedError("lora: adapters are those of PEFT, which is for PyTorch. Remove it, or use torch.")
     peft = package("peft", "lora")
     try:
         return peft.get_peft_model(model, peft.LoraConfig(task_type=task.adapter, **options))

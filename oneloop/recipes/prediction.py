@@ -49,6 +49,8 @@ def run(
         args = TrainingArguments(scratch, per_device_eval_batch_size=batch_size, report_to="none", **given)
         collator = getattr(collators, task.collator)(tokenizer) if task.collator else None
         trainer = Trainer(model, args, data_collator=collator, processing_class=tokenizer)
+        if not library.reads_saved_models:
+            trainer._load_from_checkpoint(folder)
         predictions, metrics = _predict(trainer, task, form, selected, recipe)
     lines = [
         json.dumps({**row, **prediction}, ensure_ascii=False) + "\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..secrets import clean
 from .job import Job
+from .tasks.language import shift_labels
 
 _WIDTH = 110
 
@@ -18,7 +19,9 @@ def write(job: Job) -> str:
 
 
 def _of_oneloop(job: Job) -> str:
-    functions = [job.form.encode, *([job.form.compute_metrics] if job.form.compute_metrics else [])]
+    functions: list[Callable[..., Any]] = [job.form.encode]
+    functions += [shift_labels] if job.moves_labels else []
+    functions += [job.form.compute_metrics] if job.form.compute_metrics else []
     sources = [inspect.getsource(function).rstrip() for function in functions]
     body = "\n\n\n".join(["\n".join(_constants(job)), *sources, "\n".join(_main(job))])
     head = f'"""{job.task.name} with {_plain(job.model)}, as `oneloop train` does it: the weights are the same."""'
@@ -135,6 +138,7 @@ def _data(job: Job) -> list[str]:
     known = ", labels=LABELS" if job.known_labels else ""
     options = f'COLUMNS, bad_rows="{job.bad_rows}"{known}'
     encode = f"{job.form.encode.__name__}({{}}, tokenizer{_given(job, job.form.encode)})"
+    encode = f"shift_labels({encode})" if job.moves_labels else encode
     if job.is_mixture:
         found = [
             "    files = {",

@@ -73,12 +73,11 @@ def run_script(job: Job, data: Data, tokenizer: Any) -> int:
 
 def encode(job: Job, data: Data, tokenizer: Any) -> tuple[Any, list[dict[str, Any]]]:
     """The samples to train, or those of each dataset of a mixture, and the samples to evaluate."""
-    given = job.constants(job.form.encode)
-    train = {name: job.form.encode(rows, tokenizer, **given) for name, rows in data.train.items()}
+    train = {name: job.encode(rows, tokenizer) for name, rows in data.train.items()}
     for name, samples in train.items():
         if not samples:
             raise DataError(f"no row {f'of {name} ' * bool(name)}is left to train on. Add rows, or raise max_length.")
-    held_out = job.form.encode(data.held_out, tokenizer, **given)
+    held_out = job.encode(data.held_out, tokenizer)
     return (train if job.is_mixture else train[""]), held_out
 
 

@@ -15,6 +15,15 @@ def models(folder: Path) -> None:
     (folder / "llama").mkdir()
     tiny.save(tiny.causal(), folder / "llama")
     _t5(folder / "t5")
+    _without_pad_token(folder / "bare")
+
+
+def _without_pad_token(folder: Path) -> None:
+    folder.mkdir()
+    model, tokenizer = tiny.causal(), tiny.tokenizer()
+    model.config.pad_token_id = tokenizer.pad_token = None
+    tiny.save(model, folder)
+    tokenizer.save_pretrained(folder)
 
 
 def _t5(folder: Path) -> None:
@@ -39,6 +48,8 @@ def data(folder: Path) -> None:
     animal = [any(name in text.split() for name in NAMES) for text in texts]
     words = [["animal" if seen else "thing", *(["red"] if "red" in text else [])] for text, seen in zip(texts, animal)]
     write_jsonl(folder / "reviews.jsonl", [{"review": t, "sentiment": w[0], "id": 7} for t, w in zip(texts, words)])
+    odd = [{"text": t, "label": "plant" if i % 9 == 1 else w[0]} for i, (t, w) in enumerate(zip(texts, words))]
+    write_jsonl(folder / "odd.jsonl", odd)
     write_csv(folder / "reviews.csv", [{"review": t, "sentiment": w[0]} for t, w in zip(texts, words)])
     write_jsonl(folder / "topics.jsonl", [{"text": t, "labels": w} for t, w in zip(texts, words)])
     pairs = [{"sentence1": a, "sentence2": b, "label": int(a[0] == b[0])} for a, b in zip(texts, texts[1:])]

@@ -130,7 +130,7 @@ def test_a_line_without_end_is_not_read_into_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "LONGEST_ROW", 100)
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text": "x" * 1000, "label": "a"}) + "\n" + json.dumps(ROWS[1]) + "\n")
-    with pytest.raises(DataError, match=r"a.jsonl:1: the line has more than 100 bytes"):
+    with pytest.raises(DataError, match=r"1 of 2 rows .*\n.*a.jsonl:1: the line has more than 100 bytes"):
         read_rows(str(path), COLUMNS)
     assert read_rows(str(path), COLUMNS, bad_rows="skip") == [ROWS[1]]
 

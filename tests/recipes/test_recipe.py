@@ -149,6 +149,13 @@ def test_columns_by_their_names(at, tmp_path):
         assert resolve("--data", str(tmp_path / "a.jsonl")).columns == columns
 
 
+def test_a_column_has_one_role(at, tmp_path):
+    rows = kitchen.read_jsonl(at / "reviews.jsonl")
+    kitchen.write_jsonl(tmp_path / "a.jsonl", [{"text": row["sentiment"], "review": row["review"]} for row in rows])
+    found = resolve("--data", str(tmp_path / "a.jsonl"), "--columns", "label=text")
+    assert found.columns == {"text": "review", "label": "text"}
+
+
 def test_numbers_as_labels_are_in_their_order(at, tmp_path):
     rows = [{"text": f"cat {word}", "label": i % 12} for i, word in enumerate(kitchen.tiny_text.WORDS)]
     kitchen.write_jsonl(tmp_path / "a.jsonl", rows)
@@ -180,6 +187,17 @@ def test_defaults_make_way_for_what_is_given(at):
     assert resolve("--lora").arguments["learning_rate"] == 3e-4
 
 
+def test_the_best_model_is_the_one_with_the_better_metric(at):
+    found = resolve().arguments
+    assert (found["metric_for_best_model"], found["greater_is_better"]) == ("accuracy", True)
+    for words, metric in (
+        (["--task", "regression", "--data", "stars.csv"], "rmse"),
+        (["--task", "sft", "--model", "llama", "--data", "answers.jsonl"], "loss"),
+    ):
+        found = resolve(*words).arguments
+        assert (found["metric_for_best_model"], found["greater_is_better"]) == (metric, False)
+
+
 def test_no_secret_is_written_into_a_script(at, capsys):
     token = "hf_" + "a1B2" * 8
     assert main(["train", *BASE, "--hub_token", token, "--script"]) == 0
@@ -201,6 +219,24 @@ def test_names_cannot_write_code_into_a_script(at, tmp_path):
     exec(compile(text, "script.py", "exec"), names)  # main() is not called
     assert names["COLUMNS"] == {"text": name, "label": "label"} and names["MODEL"] == name
     assert names["LABELS"] == found.labels
+
+
+def test_a_row_that_a_chat_template_rejects_is_shown(at, tmp_path, capsys):
+    from tests.ecosystem import tiny
+
+    words = tiny.tokenizer()
+    words.chat_template = "{{ raise_exception('no system messages') if messages[0]['role'] == 'system' else 'yes' }}"
+    words.save_pretrained(tmp_path / "words")
+    answer = {"role": "assistant", "content": "yes"}
+    chats = [[{"role": role, "content": "hello"}, answer] for role in ("user", "system")]
+    kitchen.write_jsonl(tmp_path / "a.jsonl", [{"messages": chat} for chat in chats])
+    given = ["--task", "sft", "--model", "llama", "--tokenizer", str(tmp_path / "words"), "--eval_split", "0"]
+    said = fails([*given, "--data", str(tmp_path / "a.jsonl")], capsys)
+    assert "a row cannot be encoded: no system messages" in said and '"role": "system"' in said
+    words.chat_template = None
+    words.save_pretrained(tmp_path / "none")
+    given[given.index("--tokenizer") + 1] = str(tmp_path / "none")
+    assert "chat_template is not set" in fails([*given, "--data", "chats.jsonl"], capsys)
 
 
 # -- libraries

@@ -18,9 +18,11 @@ FAST = "--report_to none --device cpu --disable_tqdm true --eval_split 0.2 --see
 CASES = {
     "one label": "classification --model bert --data reviews.jsonl --learning_rate 1e-2 --num_train_epochs 12",
     "one label, CSV": "classification --model bert --data reviews.csv --max_steps 3",
+    "bad rows": "classification --model bert --data odd.jsonl --labels thing animal --bad_rows skip --max_steps 3",
     "several labels": "classification --model bert --data topics.jsonl --learning_rate 1e-2 --max_steps 20",
     "pairs": "classification --model bert --data pairs.jsonl --max_steps 3",
     "decoder as classifier": "classification --model llama --data pairs.jsonl --max_steps 3",
+    "no pad token": "classification --model bare --data pairs.jsonl --max_steps 3",
     "regression": "regression --model bert --data stars.csv --max_steps 4",
     "tokens": "token-classification --model bert --data names.jsonl --learning_rate 1e-2 --num_train_epochs 6",
     "pretrain": "pretrain --model llama --data text.jsonl --max_steps 3",
@@ -124,6 +126,17 @@ def test_what_is_said_and_written(trained):
     assert "text-classification" in card and "reviews.jsonl" in card and "accuracy" in card
 
 
+def test_an_adapter_has_a_card_with_metrics(trained):
+    card = (trained("LoRA").folder / "README.md").read_text()
+    assert "accuracy" in card and "reviews.jsonl" in card
+
+
+def test_a_missing_pad_token_is_said(trained):
+    assert (
+        "pad_token" in trained("no pad token").said and "<eos> (the tokenizer has none" in trained("no pad token").said
+    )
+
+
 def test_labels_are_predicted_as_words(at, trained, tmp_path, capsys):
     found = predict("one label", trained, "reviews.jsonl", tmp_path)
     rows = kitchen.read_jsonl(at / "reviews.jsonl")
@@ -179,6 +192,15 @@ def test_answers_are_written(at, trained, tmp_path):
     assert json.loads((trained("answers").folder / "eval_results.json").read_text())["eval_perplexity"] > 1
 
 
+def test_prompts_of_several_lengths_share_a_batch(at, trained, tmp_path):
+    rows = [{"prompt": " ".join(kitchen.tiny.WORDS[i : i + 1 + i % 4])} for i in range(8)]
+    kitchen.write_jsonl(tmp_path / "new.jsonl", rows)
+    alone, together = (
+        predict("answers", trained, str(tmp_path / "new.jsonl"), tmp_path, "--batch_size", size) for size in ("1", "8")
+    )
+    assert together == alone and len({row["prediction"] for row in alone}) > 2
+
+
 @pytest.mark.parametrize(
     ("case", "file"),
     [
@@ -198,6 +220,7 @@ def test_each_kind_of_model_predicts(case, file, at, trained, tmp_path):
 def test_an_adapter_is_used_in_predictions(at, trained, tmp_path):
     """The head and the adapter that were trained: with those of the base model, other scores come out."""
     found = predict("LoRA", trained, "reviews.jsonl", tmp_path)
+    assert predict("LoRA", trained, "reviews.jsonl", tmp_path) == found  # no weight is drawn at random
     other = shutil.copytree(trained("LoRA").folder, tmp_path / "other")
     from safetensors.numpy import load_file, save_file
 

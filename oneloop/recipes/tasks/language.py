@@ -60,6 +60,11 @@ def encode_chats(rows: list[Any], tokenizer: Any, max_length: int) -> list[dict[
     return samples
 
 
+def shift_labels(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each label at the position that predicts it, for models that compare position i with label i."""
+    return [{**sample, "labels": [*sample["labels"][1:], -100]} for sample in samples]
+
+
 def prompt_of_text(row: Any, tokenizer: Any) -> list[int]:
     tokens = tokenizer(row["text"])["input_ids"]
     return tokens[:-1] if tokens[-1:] == [tokenizer.eos_token_id] else tokens
