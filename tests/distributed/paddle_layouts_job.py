@@ -202,6 +202,8 @@ def saving_run(folder, name, resume=None, **given):
     found = course(trainer)
     target = Path(folder) / name
     trainer.save_model(str(target / "final"))
+    if world().rank > 0:  # the main process writes them, perhaps still
+        return found | {"files": None}
     return found | {"files": {"final": digest(target / "final"), "last": digest(target / "checkpoint-6")}}
 
 
@@ -279,6 +281,52 @@ def planned(**plan):
     return {"tensor_parallel_plan": {name.replace("__", "."): style for name, style in plan.items()}}
 
 
+class OwnOptimizer(Trainer):
+    def create_optimizer(self, model=None):
+        self.optimizer = paddle.optimizer.Lamb(0.01, parameters=self.model.parameters())
+        return self.optimizer
+
+
+class SteppedModel(Model):
+    """With an optimizer that has made a step."""
+
+    def __init__(self):
+        super().__init__()
+        self.stepped = paddle.optimizer.AdamW(0.01, parameters=self.parameters())
+        ids = paddle.ones([1, 2], "int64")
+        self(ids, ids)["loss"].backward()
+        self.stepped.step()
+        self.stepped.clear_grad()
+
+
+class SteppedOptimizer(Trainer):
+    def create_optimizer(self, model=None):
+        self.optimizer = self.model.stepped
+        return self.optimizer
+
+
+class SparseModel(Model):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, WIDTH, sparse=True)
+
+
+class PlannedModel(Model):
+    tp_plan = PLAN
+
+
+@case
+def once_more(folder):
+    """A plan of the model, its best checkpoint, and a second Trainer for the model that is divided already."""
+    given = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    given |= {"load_best_model_at_end": True, "learning_rate": 0.2}
+    if TENSOR:
+        given["tensor_parallel_plan"] = None
+    trainer = train(folder, "best", PlannedModel(seed=4 + world().rank), **given)
+    second = train(folder, "second", trainer.model, **given | {"learning_rate": 0.01})
+    return {"best": course(trainer) | {"step": trainer.state.best_global_step}, "second": course(second)}
+
+
 REFUSED = {
     "no plan": {"tensor_parallel_plan": None},
     "no layer": planned(layers__o="colwise"),
@@ -292,15 +340,11 @@ REFUSED = {
     "auto_find_batch_size": {"auto_find_batch_size": True},
     "export": {"exports": True},
     "an optimizer of whole steps": {"optimizer": "Lamb"},
+    "an optimizer with steps": {"model": SteppedModel, "trainer_class": SteppedOptimizer},
+    "sparse gradients": {"model": SparseModel},
     "sequence": {"sequence_parallel_size": 2, "tensor_parallel_size": 1},
     "experts": {"expert_parallel_size": 2, "tensor_parallel_size": 1},
 }
-
-
-class OwnOptimizer(Trainer):
-    def create_optimizer(self, model=None):
-        self.optimizer = paddle.optimizer.Lamb(0.01, parameters=self.model.parameters())
-        return self.optimizer
 
 
 @case

@@ -135,7 +135,7 @@ def on_torch(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
-    return folder, run(folder, "alone", 1, "grid", "saved")[0]
+    return folder, run(folder, "alone", 1, "grid", "saved", "once_more")[0]
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def pair(tmp_path_factory, alone, on_torch):
     """Two processes that divide the layers, and go on from their own checkpoint, that of one process, and PyTorch's."""
     folder = tmp_path_factory.mktemp("pair")
     others = (f"crossed={alone[0] / 'saved' / 'checkpoint-3'}", f"crossed={on_torch[0]}")
-    return folder, run(folder, "tp", 2, "grid", "saved", "again", "still", *others, "refused")
+    return folder, run(folder, "tp", 2, "grid", "saved", "again", "still", "once_more", *others, "refused")
 
 
 def assert_same_course(found, expected, first=0):
@@ -188,8 +188,18 @@ def test_a_resumed_run_has_the_same_bytes_and_reads_its_parts(pair):
         assert each["again"]["norms"] == each["saved"]["norms"][3:]
         assert each["again"]["bits"] == each["saved"]["bits"]
         assert each["again"]["files"] == each["saved"]["files"]
+    assert set(pair[1][0]["saved"]["files"]["final"]) == {"model.safetensors"}
+    for each in pair[1]:
         # 12 of the 16 kB of weights are divided; headers and what is whole are read by both.
         assert 0.3 < each["again"]["read"] / each["again"]["stored"] < 0.5
+
+
+def test_plans_of_models_best_checkpoints_and_second_trainers(alone, pair):
+    expected = alone[1]["once_more"]
+    for each in pair[1]:
+        assert each["once_more"]["best"]["step"] == expected["best"]["step"]
+        for name in ("best", "second"):
+            assert_same_course(each["once_more"][name], expected[name])
 
 
 def test_it_goes_on_from_one_process(alone, pair):
@@ -220,6 +230,8 @@ REASONS = {
     "auto_find_batch_size": "all processes must run the same forward passes",
     "export": "cannot be exported: each process has a part of it",
     "an optimizer of whole steps": "Lamb computes its step from whole parameters",
+    "an optimizer with steps": "has already made steps on the undivided model",
+    "sparse gradients": "embed: sparse gradients cannot be divided",
     "sequence": "the axis 'sequence' of the mesh (sequence_parallel_size=2) is not supported on paddle",
     "experts": "the axis 'expert' of the mesh (expert_parallel_size=2) is not supported on paddle",
 }
