@@ -10,7 +10,7 @@ argument for is refused: a run that silently left out a part of its configuratio
 | `mixed_precision` | `fp16`, `bf16` |
 | `dynamo_config` | `torch_compile_backend`, `torch_compile_mode` |
 | `use_cpu` | `use_cpu` |
-| `parallelism_config` | `sharding_degree` |
+| `parallelism_config` | `sharding_degree`, `tensor_parallel_size`, `sequence_parallel_size` |
 """
 
 import os
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..distributed.world import world
 from ..errors import ArgumentError, UnsupportedError
 from ..parser.values import TRUE_WORDS
+from . import parallelism
 from .sharding import FSDP
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ def apply(args: "TrainingArguments") -> None:
     found = settings(os.environ)
     if world().launcher != "torch":
         found = {name: value for name, value in found.items() if name not in ("sharding", "fsdp_config", "deepspeed")}
+    for name in ("tensor_parallel_size", "sequence_parallel_size"):
+        if getattr(args, name) not in (None, 1):
+            found.pop(name, None)
     if args.sharding or args.fsdp_config or args.deepspeed:
         found = {name: value for name, value in found.items() if not _divides(name)}
     if args.fp16 or args.bf16:
@@ -159,20 +163,13 @@ def _sharding(reshard: str, strategy: str, is_first: bool) -> str:
 
 
 def _degree(variables: Mapping[str, str]) -> dict[str, Any]:
-    """parallelism_config: copies and shards map to a sharding degree."""
+    """parallelism_config: sizes of axes."""
     if not _is_on(variables, "ACCELERATE_USE_PARALLELISM_CONFIG"):
         return {}
 
-    def size(name: str) -> int:
-        return int(variables.get(f"PARALLELISM_CONFIG_{name}_SIZE", "1") or 1)
-
-    others = [name.lower() for name in ("TP", "CP", "SP") if size(name) > 1]
-    if others:
-        raise UnsupportedError(
-            f"accelerate launch: parallelism_config_{others[0]}_size divides the model or its sequences over "
-            "processes, and the Trainer divides data alone. Set it to 1."
-        )
-    return {"sharding_degree": size("DP_SHARD")} if size("DP_SHARD") > 1 else {}
+    sizes = {key: int(variables.get(f"PARALLELISM_CONFIG_{key.upper()}", "1") or 1) for key in parallelism.SIZES}
+    sizes = {key: size for key, size in sizes.items() if size > 1}
+    return dict(parallelism.arguments_of(sizes, "accelerate launch: parallelism_config"))
 
 
 # -- DeepSpeed

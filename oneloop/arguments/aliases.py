@@ -72,6 +72,16 @@ def key(name: str, target: str, item: str, kind: Any, default: Any, help: str) -
     return Alias(name, target, kind, help, write=write, read=read, merges=True, default=default)
 
 
+def degree(name: str, target: str) -> Alias:
+    """A size of an axis of parallelism; -1, the default in dumped files, says nothing."""
+
+    def write(value: Any, current: Any) -> Any:
+        number = values.CONVERTERS[int](name, value)
+        return current if number == -1 else number
+
+    return Alias(name, target, int, f"The same as {target}; -1 says nothing.", write=write, default=1)
+
+
 def _organization(value: Any, current: Any) -> str:
     """The repository's owner; an id that ends in "/" is completed with the name of output_dir later."""
     return f"{value}/{(current or '').split('/')[-1]}"
@@ -120,6 +130,12 @@ TRANSLATED = (
         write=_recomputed,
         read=lambda current: "full" if current else None,
     ),
+    degree("tensor_parallel_degree", "tensor_parallel_size"),
+    degree("tensor_model_parallel_size", "tensor_parallel_size"),
+    degree("sep_parallel_degree", "sequence_parallel_size"),
+    degree("sep_parallel_size", "sequence_parallel_size"),
+    degree("context_parallel_size", "sequence_parallel_size"),
+    degree("expert_model_parallel_size", "expert_parallel_size"),
     word("include_inputs_for_metrics", "include_for_metrics", "inputs", False, "True adds it to include_for_metrics."),
     word("tpu_metrics_debug", "debug", "tpu_metrics_debug", True, "True adds it to debug."),
     Alias(

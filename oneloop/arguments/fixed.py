@@ -38,7 +38,7 @@ class FixedArgument:
         return " or ".join('""' if value == "" else str(value) for value in values)
 
 
-_ONE_COPY = "model parallelism is not supported; use data parallelism, or sharding to partition the state"
+_ONE_COPY = "this kind of model parallelism is not supported; use tensor_parallel_size, or sharding"
 _PARTS = "a checkpoint holds the full model, independent of the number of processes"
 _AMP = "Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward"
 _NO, _NOTHING, _ONE = (False,), ("",), (1, -1)
@@ -70,11 +70,9 @@ FIXED_ARGUMENTS = {
     "pipeline_parallel_config": FixedArgument(_ONE_COPY, _NOTHING),
     "pipeline_parallel_degree": FixedArgument(_ONE_COPY, _ONE),
     "save_sharded_model": FixedArgument(_PARTS, _NO),
-    "sep_parallel_degree": FixedArgument(_ONE_COPY, _ONE),
     "sharding_parallel_config": FixedArgument("there are no further sharding options on Paddle", _NOTHING),
     "skip_profile_timer": FixedArgument("logs include steps_per_second; use profile=True for details", (True,)),
     "tensor_parallel_config": FixedArgument(_ONE_COPY, _NOTHING),
-    "tensor_parallel_degree": FixedArgument(_ONE_COPY, _ONE),
     "unified_checkpoint": FixedArgument(_PARTS, (True, False)),
     "unified_checkpoint_config": FixedArgument(_PARTS, _NOTHING),
     "use_expert_parallel": FixedArgument(_ONE_COPY, _NO),

@@ -6,7 +6,7 @@ exchange their parts. Each is accepted at the value that describes what oneloop 
 
 from typing import Any
 
-_ONE_COPY = "model parallelism is not supported; use data parallelism, or sharding to partition the state"
+_ONE_COPY = "this kind of model parallelism is not supported; use tensor_parallel_size, or sharding"
 _SHARDING = "there are no further sharding options on Paddle"
 _EXCHANGE = "gradients are exchanged once per update, in its last micro-batch"
 _CHECKPOINTS = "checkpoints are oneloop's own: whole, and written in the background"
@@ -23,8 +23,7 @@ _TABLE: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     (
         _ONE_COPY,
         (1, -1),
-        "tensor_model_parallel_size pipeline_model_parallel_size sep_parallel_size context_parallel_size "
-        "expert_model_parallel_size expert_tensor_model_parallel_size",
+        "pipeline_model_parallel_size expert_tensor_model_parallel_size",
     ),
     (
         _ONE_COPY,

@@ -1,19 +1,17 @@
-"""Properties that PaddleNLP scripts read: their place in model parallelism. Here every process has the full model."""
+"""Properties that PaddleNLP scripts read: their place among the processes."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ..distributed.mesh import Mesh, build
+from ..distributed.mesh import EXPERT, SEQUENCE, SHARD, TENSOR, Mesh, build
 from ..distributed.world import world
 from ..secrets import clean
 
 
 class PaddleProperties:
-    """Read-only: data parallelism only, with the full dataset and model in every process. Those that are arguments in
-    PaddleNLP are in fixed.py."""
+    """Read-only, from the mesh of these arguments. Those that are arguments in PaddleNLP are in fixed.py."""
 
-    context_parallel_degree = expert_parallel_degree = 1
-    tensor_parallel_rank = pipeline_parallel_rank = sharding_parallel_rank = 0
+    pipeline_parallel_rank = 0
     optimizer_name_suffix = weight_name_suffix = None
     should_load_dataset = True
     should_save_sharding_stage1_model = should_load_sharding_stage1_model = False
@@ -23,6 +21,22 @@ class PaddleProperties:
     def _mesh(self) -> Mesh:
         here = world()
         return build(self, here.rank, here.size)
+
+    @property
+    def context_parallel_degree(self) -> int:
+        return self._mesh.size_of(SEQUENCE)
+
+    @property
+    def expert_parallel_degree(self) -> int:
+        return self._mesh.size_of(EXPERT)
+
+    @property
+    def tensor_parallel_rank(self) -> int:
+        return self._mesh.coordinate(TENSOR)
+
+    @property
+    def sharding_parallel_rank(self) -> int:
+        return self._mesh.coordinate(SHARD)
 
     @property
     def data_parallel_rank(self) -> int:

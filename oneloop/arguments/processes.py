@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..distributed.world import world
-from . import values
+from . import parallelism, values
 from .accelerator import AcceleratorConfig, to_accelerator
 from .fields import Group, declare
 from .sharding import to_fsdp_config, to_sharding
@@ -65,7 +65,12 @@ class Processes(Group):
         convert=to_accelerator,
         shown="AcceleratorConfig()",
     )
-    parallelism_config: object | None = arg(None, "accelerate's ParallelismConfig.", convert=lambda name, value: value)
+    parallelism_config: object | None = arg(
+        None,
+        "accelerate's ParallelismConfig, or a dict of its sizes (dp_replicate_size, dp_shard_size, tp_size, cp_size, "
+        "sp_size), which set the arguments for these axes.",
+        convert=parallelism.to_parallelism,
+    )
     ddp_find_unused_parameters: bool | None = arg(
         None, "Detect parameters that a step does not use.", shown="from the model"
     )
@@ -92,6 +97,8 @@ class Processes(Group):
     )
 
     def check(self) -> None:
+        if self.parallelism_config is not None:
+            parallelism.apply(self)
         if self.accelerator_config is None:
             self.accelerator_config = AcceleratorConfig()  # type: ignore[assignment]
         here = world()

@@ -336,7 +336,7 @@ class ArgumentFields(Group):
     accelerator_config: Argument[AcceleratorConfig | Any, Config | None] = ...
     """Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig."""
     parallelism_config: Any = ...
-    """accelerate's ParallelismConfig."""
+    """accelerate's ParallelismConfig, or a dict of its sizes (dp_replicate_size, dp_shard_size, tp_size, cp_size, sp_size), which set the arguments for these axes."""
     ddp_find_unused_parameters: bool | None = ...
     """Detect parameters that a step does not use."""
     ddp_bucket_cap_mb: int | None = ...
@@ -409,6 +409,18 @@ class ArgumentFields(Group):
     """True sets full_determinism=True."""
     recompute_granularity: str | None = ...
     """"full": gradient_checkpointing=True."""
+    tensor_parallel_degree: int = ...
+    """The same as tensor_parallel_size; -1 says nothing."""
+    tensor_model_parallel_size: int = ...
+    """The same as tensor_parallel_size; -1 says nothing."""
+    sep_parallel_degree: int = ...
+    """The same as sequence_parallel_size; -1 says nothing."""
+    sep_parallel_size: int = ...
+    """The same as sequence_parallel_size; -1 says nothing."""
+    context_parallel_size: int = ...
+    """The same as sequence_parallel_size; -1 says nothing."""
+    expert_model_parallel_size: int = ...
+    """The same as expert_parallel_size; -1 says nothing."""
     include_inputs_for_metrics: bool = ...
     """True adds it to include_for_metrics."""
     tpu_metrics_debug: bool = ...
@@ -444,13 +456,13 @@ class ArgumentFields(Group):
     distributed_dataloader: bool = ...
     """False: each process loads its own batches."""
     enable_auto_parallel: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     flatten_param_grads: bool = ...
     """False: gradients are not flattened."""
     force_reshard_pp: bool = ...
     """False: a checkpoint holds the full model, independent of the number of processes."""
     hybrid_parallel_topo_order: str | None = ...
-    """None: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     ignore_load_lr_and_optim: bool = ...
     """False: load the weights yourself and start a new run."""
     ignore_save_lr_and_optim: bool = ...
@@ -464,123 +476,111 @@ class ArgumentFields(Group):
     metrics_output_path: str | None = ...
     """None: save_metrics() writes into output_dir."""
     pipeline_parallel_config: str = ...
-    """"": model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """"": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     pipeline_parallel_degree: int = ...
-    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     save_sharded_model: bool = ...
     """False: a checkpoint holds the full model, independent of the number of processes."""
-    sep_parallel_degree: int = ...
-    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     sharding_parallel_config: str = ...
     """"": there are no further sharding options on Paddle."""
     skip_profile_timer: bool = ...
     """True: logs include steps_per_second; use profile=True for details."""
     tensor_parallel_config: str = ...
-    """"": model parallelism is not supported; use data parallelism, or sharding to partition the state."""
-    tensor_parallel_degree: int = ...
-    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """"": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     unified_checkpoint: bool = ...
     """True or False: a checkpoint holds the full model, independent of the number of processes."""
     unified_checkpoint_config: str = ...
     """"": a checkpoint holds the full model, independent of the number of processes."""
     use_expert_parallel: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     use_hybrid_parallel: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     wandb_api_key: str | None = ...
     """None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead."""
-    tensor_model_parallel_size: int = ...
-    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     pipeline_model_parallel_size: int = ...
-    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
-    sep_parallel_size: int = ...
-    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
-    context_parallel_size: int = ...
-    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
-    expert_model_parallel_size: int = ...
-    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     expert_tensor_model_parallel_size: int = ...
-    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     sequence_parallel: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     fuse_sequence_parallel_allreduce: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     auto_parallel_resume_form_hybrid_parallel: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     reorder_pipeline_priority: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     use_intermediate_api: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     pp_sharding_comm_overlap: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     tp_async_allreduce: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     sp_async_reduce_scatter: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     overlap_p2p_comm: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     variable_seq_lengths: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     sp_allreduce_avg_in_gradinent_scale: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     mp_async_allreduce: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     mp_skip_c_identity: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     mp_fused_linear_param_grad_add: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     pp_sync_param: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     tp_sync_param: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     sync_grad: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     tp_sync_moment: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     pp_sync_moment: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     replace_with_c_embedding: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     replace_with_parallel_cross_entropy: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     pp_release_grads: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     clear_every_step_cache: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     non_batch_p2p_comm: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     auto_parallel_sync_shared_params: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     best_unbalanced_scheduler: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     offload_queue: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     use_dualpipev: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     forward_backward_overlap_scheduler: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     send_recv_overlap: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     split_backward: bool = ...
-    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     split_inputs_sequence_dim: bool = ...
-    """True: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     batch_p2p_comm: bool = ...
-    """True: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     pp_delay_scale_loss: bool = ...
-    """True: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     p2p_cache_shape: bool = ...
-    """True: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     partial_send_recv: bool = ...
-    """True: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     sequence_parallel_config: str = ...
-    """"": model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """"": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     cp_balance_mode: str = ...
-    """dualchunk_allgather: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """dualchunk_allgather: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     cp_comm_type: str | None = ...
-    """None: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     nccl_comm_group_config: str | None = ...
-    """None: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    """None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding."""
     sharding_comm_group_call_opt: bool = ...
     """False: there are no further sharding options on Paddle."""
     split_norm_comm: bool = ...
@@ -964,6 +964,12 @@ class ArgumentFields(Group):
         dataloader_shuffle: bool | None = None,
         deterministic_mode: bool | None = None,
         recompute_granularity: Text | None = None,
+        tensor_parallel_degree: Integer | None = None,
+        tensor_model_parallel_size: Integer | None = None,
+        sep_parallel_degree: Integer | None = None,
+        sep_parallel_size: Integer | None = None,
+        context_parallel_size: Integer | None = None,
+        expert_model_parallel_size: Integer | None = None,
         include_inputs_for_metrics: bool | None = None,
         tpu_metrics_debug: bool | None = None,
         fsdp: bool | Words | None = None,
@@ -994,21 +1000,15 @@ class ArgumentFields(Group):
         pipeline_parallel_config: str = "",
         pipeline_parallel_degree: int = 1,
         save_sharded_model: bool = False,
-        sep_parallel_degree: int = 1,
         sharding_parallel_config: str = "",
         skip_profile_timer: bool = True,
         tensor_parallel_config: str = "",
-        tensor_parallel_degree: int = 1,
         unified_checkpoint: bool = True,
         unified_checkpoint_config: str = "",
         use_expert_parallel: bool = False,
         use_hybrid_parallel: bool = False,
         wandb_api_key: str | None = None,
-        tensor_model_parallel_size: int = 1,
         pipeline_model_parallel_size: int = 1,
-        sep_parallel_size: int = 1,
-        context_parallel_size: int = 1,
-        expert_model_parallel_size: int = 1,
         expert_tensor_model_parallel_size: int = 1,
         sequence_parallel: bool = False,
         fuse_sequence_parallel_allreduce: bool = False,
@@ -1306,7 +1306,7 @@ class ArgumentFields(Group):
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
             deepspeed: DeepSpeed configuration: a path or a dict.
             accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.
-            parallelism_config: accelerate's ParallelismConfig.
+            parallelism_config: accelerate's ParallelismConfig, or a dict of its sizes (dp_replicate_size, dp_shard_size, tp_size, cp_size, sp_size), which set the arguments for these axes.
             ddp_find_unused_parameters: Detect parameters that a step does not use.
             ddp_bucket_cap_mb: Gradient bucket size in megabytes.
             ddp_broadcast_buffers: Broadcast buffers to all processes.
@@ -1343,6 +1343,12 @@ class ArgumentFields(Group):
             dataloader_shuffle: False: train_sampling_strategy="sequential".
             deterministic_mode: True sets full_determinism=True.
             recompute_granularity: "full": gradient_checkpointing=True.
+            tensor_parallel_degree: The same as tensor_parallel_size; -1 says nothing.
+            tensor_model_parallel_size: The same as tensor_parallel_size; -1 says nothing.
+            sep_parallel_degree: The same as sequence_parallel_size; -1 says nothing.
+            sep_parallel_size: The same as sequence_parallel_size; -1 says nothing.
+            context_parallel_size: The same as sequence_parallel_size; -1 says nothing.
+            expert_model_parallel_size: The same as expert_parallel_size; -1 says nothing.
             include_inputs_for_metrics: True adds it to include_for_metrics.
             tpu_metrics_debug: True adds it to debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
@@ -1360,76 +1366,70 @@ class ArgumentFields(Group):
             data_parallel_config: "": Paddle's data-parallel options are not supported.
             data_parallel_degree: -1 or this run's value: it is the number of processes that were launched.
             distributed_dataloader: False: each process loads its own batches.
-            enable_auto_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            enable_auto_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             flatten_param_grads: False: gradients are not flattened.
             force_reshard_pp: False: a checkpoint holds the full model, independent of the number of processes.
-            hybrid_parallel_topo_order: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            hybrid_parallel_topo_order: None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             ignore_load_lr_and_optim: False: load the weights yourself and start a new run.
             ignore_save_lr_and_optim: False: use save_only_model=True.
             lazy_data_processing: True: samples are read on access.
             load_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
             max_evaluate_steps: -1: an evaluation uses the whole dataset; pass a smaller eval_dataset.
             metrics_output_path: None: save_metrics() writes into output_dir.
-            pipeline_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pipeline_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_parallel_config: "": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pipeline_parallel_degree: 1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             save_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
-            sep_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
             sharding_parallel_config: "": there are no further sharding options on Paddle.
             skip_profile_timer: True: logs include steps_per_second; use profile=True for details.
-            tensor_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tensor_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tensor_parallel_config: "": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             unified_checkpoint: True or False: a checkpoint holds the full model, independent of the number of processes.
             unified_checkpoint_config: "": a checkpoint holds the full model, independent of the number of processes.
-            use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_expert_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            use_hybrid_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
-            tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pipeline_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sep_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            context_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            expert_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            expert_tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sequence_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            fuse_sequence_parallel_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            auto_parallel_resume_form_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            reorder_pipeline_priority: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            use_intermediate_api: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_sharding_comm_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sp_async_reduce_scatter: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            overlap_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            variable_seq_lengths: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sp_allreduce_avg_in_gradinent_scale: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            mp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            mp_skip_c_identity: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            mp_fused_linear_param_grad_add: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sync_grad: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            replace_with_c_embedding: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            replace_with_parallel_cross_entropy: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_release_grads: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            clear_every_step_cache: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            non_batch_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            auto_parallel_sync_shared_params: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            best_unbalanced_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            offload_queue: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            use_dualpipev: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            forward_backward_overlap_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            send_recv_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            split_backward: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            timer: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            split_inputs_sequence_dim: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            batch_p2p_comm: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_delay_scale_loss: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            p2p_cache_shape: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            partial_send_recv: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sequence_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            cp_balance_mode: dualchunk_allgather: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            cp_comm_type: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            nccl_comm_group_config: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_model_parallel_size: 1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            expert_tensor_model_parallel_size: 1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sequence_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            fuse_sequence_parallel_allreduce: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            auto_parallel_resume_form_hybrid_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            reorder_pipeline_priority: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            use_intermediate_api: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_sharding_comm_overlap: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            tp_async_allreduce: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sp_async_reduce_scatter: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            overlap_p2p_comm: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            variable_seq_lengths: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sp_allreduce_avg_in_gradinent_scale: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            mp_async_allreduce: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            mp_skip_c_identity: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            mp_fused_linear_param_grad_add: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_sync_param: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            tp_sync_param: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sync_grad: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            tp_sync_moment: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_sync_moment: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            replace_with_c_embedding: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            replace_with_parallel_cross_entropy: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_release_grads: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            clear_every_step_cache: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            non_batch_p2p_comm: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            auto_parallel_sync_shared_params: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            best_unbalanced_scheduler: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            offload_queue: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            use_dualpipev: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            forward_backward_overlap_scheduler: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            send_recv_overlap: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            split_backward: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            timer: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            split_inputs_sequence_dim: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            batch_p2p_comm: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_delay_scale_loss: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            p2p_cache_shape: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            partial_send_recv: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sequence_parallel_config: "": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            cp_balance_mode: dualchunk_allgather: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            cp_comm_type: None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            nccl_comm_group_config: None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             sharding_comm_group_call_opt: False: there are no further sharding options on Paddle.
             split_norm_comm: False: there are no further sharding options on Paddle.
             stage1_tensor_fusion: False: there are no further sharding options on Paddle.
@@ -1743,6 +1743,12 @@ class GenerationFields(ArgumentFields):
         dataloader_shuffle: bool | None = None,
         deterministic_mode: bool | None = None,
         recompute_granularity: Text | None = None,
+        tensor_parallel_degree: Integer | None = None,
+        tensor_model_parallel_size: Integer | None = None,
+        sep_parallel_degree: Integer | None = None,
+        sep_parallel_size: Integer | None = None,
+        context_parallel_size: Integer | None = None,
+        expert_model_parallel_size: Integer | None = None,
         include_inputs_for_metrics: bool | None = None,
         tpu_metrics_debug: bool | None = None,
         fsdp: bool | Words | None = None,
@@ -1773,21 +1779,15 @@ class GenerationFields(ArgumentFields):
         pipeline_parallel_config: str = "",
         pipeline_parallel_degree: int = 1,
         save_sharded_model: bool = False,
-        sep_parallel_degree: int = 1,
         sharding_parallel_config: str = "",
         skip_profile_timer: bool = True,
         tensor_parallel_config: str = "",
-        tensor_parallel_degree: int = 1,
         unified_checkpoint: bool = True,
         unified_checkpoint_config: str = "",
         use_expert_parallel: bool = False,
         use_hybrid_parallel: bool = False,
         wandb_api_key: str | None = None,
-        tensor_model_parallel_size: int = 1,
         pipeline_model_parallel_size: int = 1,
-        sep_parallel_size: int = 1,
-        context_parallel_size: int = 1,
-        expert_model_parallel_size: int = 1,
         expert_tensor_model_parallel_size: int = 1,
         sequence_parallel: bool = False,
         fuse_sequence_parallel_allreduce: bool = False,
@@ -2085,7 +2085,7 @@ class GenerationFields(ArgumentFields):
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
             deepspeed: DeepSpeed configuration: a path or a dict.
             accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.
-            parallelism_config: accelerate's ParallelismConfig.
+            parallelism_config: accelerate's ParallelismConfig, or a dict of its sizes (dp_replicate_size, dp_shard_size, tp_size, cp_size, sp_size), which set the arguments for these axes.
             ddp_find_unused_parameters: Detect parameters that a step does not use.
             ddp_bucket_cap_mb: Gradient bucket size in megabytes.
             ddp_broadcast_buffers: Broadcast buffers to all processes.
@@ -2127,6 +2127,12 @@ class GenerationFields(ArgumentFields):
             dataloader_shuffle: False: train_sampling_strategy="sequential".
             deterministic_mode: True sets full_determinism=True.
             recompute_granularity: "full": gradient_checkpointing=True.
+            tensor_parallel_degree: The same as tensor_parallel_size; -1 says nothing.
+            tensor_model_parallel_size: The same as tensor_parallel_size; -1 says nothing.
+            sep_parallel_degree: The same as sequence_parallel_size; -1 says nothing.
+            sep_parallel_size: The same as sequence_parallel_size; -1 says nothing.
+            context_parallel_size: The same as sequence_parallel_size; -1 says nothing.
+            expert_model_parallel_size: The same as expert_parallel_size; -1 says nothing.
             include_inputs_for_metrics: True adds it to include_for_metrics.
             tpu_metrics_debug: True adds it to debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
@@ -2144,76 +2150,70 @@ class GenerationFields(ArgumentFields):
             data_parallel_config: "": Paddle's data-parallel options are not supported.
             data_parallel_degree: -1 or this run's value: it is the number of processes that were launched.
             distributed_dataloader: False: each process loads its own batches.
-            enable_auto_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            enable_auto_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             flatten_param_grads: False: gradients are not flattened.
             force_reshard_pp: False: a checkpoint holds the full model, independent of the number of processes.
-            hybrid_parallel_topo_order: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            hybrid_parallel_topo_order: None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             ignore_load_lr_and_optim: False: load the weights yourself and start a new run.
             ignore_save_lr_and_optim: False: use save_only_model=True.
             lazy_data_processing: True: samples are read on access.
             load_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
             max_evaluate_steps: -1: an evaluation uses the whole dataset; pass a smaller eval_dataset.
             metrics_output_path: None: save_metrics() writes into output_dir.
-            pipeline_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pipeline_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_parallel_config: "": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pipeline_parallel_degree: 1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             save_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
-            sep_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
             sharding_parallel_config: "": there are no further sharding options on Paddle.
             skip_profile_timer: True: logs include steps_per_second; use profile=True for details.
-            tensor_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tensor_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tensor_parallel_config: "": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             unified_checkpoint: True or False: a checkpoint holds the full model, independent of the number of processes.
             unified_checkpoint_config: "": a checkpoint holds the full model, independent of the number of processes.
-            use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_expert_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            use_hybrid_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
-            tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pipeline_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sep_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            context_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            expert_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            expert_tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sequence_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            fuse_sequence_parallel_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            auto_parallel_resume_form_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            reorder_pipeline_priority: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            use_intermediate_api: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_sharding_comm_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sp_async_reduce_scatter: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            overlap_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            variable_seq_lengths: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sp_allreduce_avg_in_gradinent_scale: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            mp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            mp_skip_c_identity: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            mp_fused_linear_param_grad_add: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sync_grad: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            replace_with_c_embedding: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            replace_with_parallel_cross_entropy: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_release_grads: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            clear_every_step_cache: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            non_batch_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            auto_parallel_sync_shared_params: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            best_unbalanced_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            offload_queue: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            use_dualpipev: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            forward_backward_overlap_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            send_recv_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            split_backward: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            timer: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            split_inputs_sequence_dim: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            batch_p2p_comm: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_delay_scale_loss: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            p2p_cache_shape: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            partial_send_recv: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sequence_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            cp_balance_mode: dualchunk_allgather: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            cp_comm_type: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            nccl_comm_group_config: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_model_parallel_size: 1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            expert_tensor_model_parallel_size: 1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sequence_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            fuse_sequence_parallel_allreduce: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            auto_parallel_resume_form_hybrid_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            reorder_pipeline_priority: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            use_intermediate_api: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_sharding_comm_overlap: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            tp_async_allreduce: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sp_async_reduce_scatter: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            overlap_p2p_comm: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            variable_seq_lengths: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sp_allreduce_avg_in_gradinent_scale: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            mp_async_allreduce: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            mp_skip_c_identity: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            mp_fused_linear_param_grad_add: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_sync_param: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            tp_sync_param: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sync_grad: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            tp_sync_moment: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_sync_moment: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            replace_with_c_embedding: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            replace_with_parallel_cross_entropy: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_release_grads: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            clear_every_step_cache: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            non_batch_p2p_comm: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            auto_parallel_sync_shared_params: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            best_unbalanced_scheduler: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            offload_queue: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            use_dualpipev: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            forward_backward_overlap_scheduler: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            send_recv_overlap: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            split_backward: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            timer: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            split_inputs_sequence_dim: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            batch_p2p_comm: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_delay_scale_loss: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            p2p_cache_shape: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            partial_send_recv: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sequence_parallel_config: "": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            cp_balance_mode: dualchunk_allgather: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            cp_comm_type: None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            nccl_comm_group_config: None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             sharding_comm_group_call_opt: False: there are no further sharding options on Paddle.
             split_norm_comm: False: there are no further sharding options on Paddle.
             stage1_tensor_fusion: False: there are no further sharding options on Paddle.
@@ -2564,6 +2564,12 @@ class CompressionFields(ArgumentFields):
         dataloader_shuffle: bool | None = None,
         deterministic_mode: bool | None = None,
         recompute_granularity: Text | None = None,
+        tensor_parallel_degree: Integer | None = None,
+        tensor_model_parallel_size: Integer | None = None,
+        sep_parallel_degree: Integer | None = None,
+        sep_parallel_size: Integer | None = None,
+        context_parallel_size: Integer | None = None,
+        expert_model_parallel_size: Integer | None = None,
         include_inputs_for_metrics: bool | None = None,
         tpu_metrics_debug: bool | None = None,
         fsdp: bool | Words | None = None,
@@ -2594,21 +2600,15 @@ class CompressionFields(ArgumentFields):
         pipeline_parallel_config: str = "",
         pipeline_parallel_degree: int = 1,
         save_sharded_model: bool = False,
-        sep_parallel_degree: int = 1,
         sharding_parallel_config: str = "",
         skip_profile_timer: bool = True,
         tensor_parallel_config: str = "",
-        tensor_parallel_degree: int = 1,
         unified_checkpoint: bool = True,
         unified_checkpoint_config: str = "",
         use_expert_parallel: bool = False,
         use_hybrid_parallel: bool = False,
         wandb_api_key: str | None = None,
-        tensor_model_parallel_size: int = 1,
         pipeline_model_parallel_size: int = 1,
-        sep_parallel_size: int = 1,
-        context_parallel_size: int = 1,
-        expert_model_parallel_size: int = 1,
         expert_tensor_model_parallel_size: int = 1,
         sequence_parallel: bool = False,
         fuse_sequence_parallel_allreduce: bool = False,
@@ -2906,7 +2906,7 @@ class CompressionFields(ArgumentFields):
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
             deepspeed: DeepSpeed configuration: a path or a dict.
             accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.
-            parallelism_config: accelerate's ParallelismConfig.
+            parallelism_config: accelerate's ParallelismConfig, or a dict of its sizes (dp_replicate_size, dp_shard_size, tp_size, cp_size, sp_size), which set the arguments for these axes.
             ddp_find_unused_parameters: Detect parameters that a step does not use.
             ddp_bucket_cap_mb: Gradient bucket size in megabytes.
             ddp_broadcast_buffers: Broadcast buffers to all processes.
@@ -2959,6 +2959,12 @@ class CompressionFields(ArgumentFields):
             dataloader_shuffle: False: train_sampling_strategy="sequential".
             deterministic_mode: True sets full_determinism=True.
             recompute_granularity: "full": gradient_checkpointing=True.
+            tensor_parallel_degree: The same as tensor_parallel_size; -1 says nothing.
+            tensor_model_parallel_size: The same as tensor_parallel_size; -1 says nothing.
+            sep_parallel_degree: The same as sequence_parallel_size; -1 says nothing.
+            sep_parallel_size: The same as sequence_parallel_size; -1 says nothing.
+            context_parallel_size: The same as sequence_parallel_size; -1 says nothing.
+            expert_model_parallel_size: The same as expert_parallel_size; -1 says nothing.
             include_inputs_for_metrics: True adds it to include_for_metrics.
             tpu_metrics_debug: True adds it to debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
@@ -2976,76 +2982,70 @@ class CompressionFields(ArgumentFields):
             data_parallel_config: "": Paddle's data-parallel options are not supported.
             data_parallel_degree: -1 or this run's value: it is the number of processes that were launched.
             distributed_dataloader: False: each process loads its own batches.
-            enable_auto_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            enable_auto_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             flatten_param_grads: False: gradients are not flattened.
             force_reshard_pp: False: a checkpoint holds the full model, independent of the number of processes.
-            hybrid_parallel_topo_order: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            hybrid_parallel_topo_order: None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             ignore_load_lr_and_optim: False: load the weights yourself and start a new run.
             ignore_save_lr_and_optim: False: use save_only_model=True.
             lazy_data_processing: True: samples are read on access.
             load_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
             max_evaluate_steps: -1: an evaluation uses the whole dataset; pass a smaller eval_dataset.
             metrics_output_path: None: save_metrics() writes into output_dir.
-            pipeline_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pipeline_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_parallel_config: "": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pipeline_parallel_degree: 1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             save_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
-            sep_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
             sharding_parallel_config: "": there are no further sharding options on Paddle.
             skip_profile_timer: True: logs include steps_per_second; use profile=True for details.
-            tensor_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tensor_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tensor_parallel_config: "": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             unified_checkpoint: True or False: a checkpoint holds the full model, independent of the number of processes.
             unified_checkpoint_config: "": a checkpoint holds the full model, independent of the number of processes.
-            use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_expert_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            use_hybrid_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
-            tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pipeline_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sep_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            context_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            expert_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            expert_tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sequence_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            fuse_sequence_parallel_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            auto_parallel_resume_form_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            reorder_pipeline_priority: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            use_intermediate_api: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_sharding_comm_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sp_async_reduce_scatter: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            overlap_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            variable_seq_lengths: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sp_allreduce_avg_in_gradinent_scale: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            mp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            mp_skip_c_identity: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            mp_fused_linear_param_grad_add: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sync_grad: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            tp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            replace_with_c_embedding: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            replace_with_parallel_cross_entropy: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_release_grads: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            clear_every_step_cache: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            non_batch_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            auto_parallel_sync_shared_params: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            best_unbalanced_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            offload_queue: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            use_dualpipev: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            forward_backward_overlap_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            send_recv_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            split_backward: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            timer: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            split_inputs_sequence_dim: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            batch_p2p_comm: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            pp_delay_scale_loss: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            p2p_cache_shape: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            partial_send_recv: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            sequence_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            cp_balance_mode: dualchunk_allgather: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            cp_comm_type: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
-            nccl_comm_group_config: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_model_parallel_size: 1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            expert_tensor_model_parallel_size: 1 or -1: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sequence_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            fuse_sequence_parallel_allreduce: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            auto_parallel_resume_form_hybrid_parallel: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            reorder_pipeline_priority: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            use_intermediate_api: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_sharding_comm_overlap: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            tp_async_allreduce: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sp_async_reduce_scatter: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            overlap_p2p_comm: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            variable_seq_lengths: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sp_allreduce_avg_in_gradinent_scale: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            mp_async_allreduce: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            mp_skip_c_identity: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            mp_fused_linear_param_grad_add: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_sync_param: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            tp_sync_param: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sync_grad: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            tp_sync_moment: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_sync_moment: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            replace_with_c_embedding: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            replace_with_parallel_cross_entropy: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_release_grads: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            clear_every_step_cache: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            non_batch_p2p_comm: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            auto_parallel_sync_shared_params: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            best_unbalanced_scheduler: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            offload_queue: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            use_dualpipev: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            forward_backward_overlap_scheduler: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            send_recv_overlap: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            split_backward: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            timer: False: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            split_inputs_sequence_dim: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            batch_p2p_comm: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            pp_delay_scale_loss: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            p2p_cache_shape: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            partial_send_recv: True: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            sequence_parallel_config: "": this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            cp_balance_mode: dualchunk_allgather: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            cp_comm_type: None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
+            nccl_comm_group_config: None: this kind of model parallelism is not supported; use tensor_parallel_size, or sharding.
             sharding_comm_group_call_opt: False: there are no further sharding options on Paddle.
             split_norm_comm: False: there are no further sharding options on Paddle.
             stage1_tensor_fusion: False: there are no further sharding options on Paddle.

@@ -155,8 +155,6 @@ NOT_YET = _in(
         lambda args: any(not WRITERS[name].released for name in args.report_to), _LATER,
         'report_to="tensorboard", or the service\'s own callback in callbacks=',
     ),
-    UnsupportedValue("parallelism_config", "any", lambda args: args.parallelism_config is not None, _LATER,
-    "one process"),
     UnsupportedValue( "trackio_static_space_id", "any", lambda args: args.trackio_static_space_id not in (None, False),
     _LATER, "trackio_space_id",
     ),
@@ -203,7 +201,8 @@ NO_EFFECT_SINGLE_PROCESS = (
     "average_tokens_across_devices", "ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb",
     "ddp_find_unused_parameters", "ddp_static_graph", "ddp_timeout", "local_rank",
     "log_level_replica", "log_on_each_node", "save_on_each_node", "sharding", "sharding_degree", "fsdp_config",
-    "tensor_parallel_size", "tensor_parallel_plan", "sequence_parallel_size", "expert_parallel_size",
+    "parallelism_config", "tensor_parallel_size", "tensor_parallel_plan", "sequence_parallel_size",
+    "expert_parallel_size",
 )  # fmt: skip
 
 

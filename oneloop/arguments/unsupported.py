@@ -149,7 +149,7 @@ def unsupported_weight_average(
 ) -> UnsupportedValue:
     """An average of the weights, where no process has whole weights."""
     return UnsupportedValue(
-        name, "with sharding stage2, stage3, tensor_parallel_size or deepspeed",
+        name, "with sharding stage2, stage3 or deepspeed",
         lambda args: getattr(args, name) is not None and shards(args),
         "the average needs whole weights, which are sharded", 'sharding="stage1"', section=section,
     )  # fmt: skip

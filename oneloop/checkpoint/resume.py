@@ -316,6 +316,10 @@ class StoredRun:
             return self._core.strategy.take_parts(whole)
         return self._core.strategy.load_tensors(file)
 
+    def part_of(self, parameter: Any, tensor: Any) -> Any:
+        """Of one of these tensors, what this process has of the parameter of its name."""
+        return self._core.strategy.part_of(parameter, tensor)
+
 
 def load_run(run: SavedRun, checkpoint: Checkpoint) -> Position:
     """Restore everything else of a checkpoint. The RNG state is restored last, when the epoch opens, since what comes

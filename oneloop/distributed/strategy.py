@@ -195,6 +195,10 @@ class Strategy:
         """Load what model_tensors returned, before or after wrap()."""
         self.backend.weights.load_model(model, tensors, tied, source)
 
+    def part_of(self, parameter: Any, value: Any) -> Any:
+        """The part of a whole tensor, or of one of load_tensors(), that this process has of a parameter."""
+        return value
+
     def adapter_tensors(self, model: Any) -> dict[str, Any] | None:
         """The full tensors that the files of an adapter need, by name; None if the model itself has them."""
         return None

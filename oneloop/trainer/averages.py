@@ -139,4 +139,4 @@ class WeightAverage(Part):
                 "ema_decay or swa_start."
             )
         self.values = backend.tensors.float32_copies(self._parameters)
-        backend.tensors.assign(self.values, [tensors[name] for name, _ in self._named])
+        backend.tensors.assign(self.values, [source.part_of(p, tensors[name]) for name, p in self._named])

@@ -237,8 +237,11 @@ def test_groups_of_processes():
         "PARALLELISM_CONFIG_DP_SHARD_SIZE": "4",
     }
     assert accelerate_launch.settings(variables)["sharding_degree"] == 4
-    with pytest.raises(UnsupportedError, match="tp_size"):
-        accelerate_launch.settings(variables | {"PARALLELISM_CONFIG_TP_SIZE": "2"})
+    more = {"PARALLELISM_CONFIG_TP_SIZE": "2", "PARALLELISM_CONFIG_CP_SIZE": "3"}
+    found = accelerate_launch.settings(variables | more)
+    assert (found["tensor_parallel_size"], found["sequence_parallel_size"]) == (2, 3)
+    with pytest.raises(ArgumentError, match="cp_size=3 and sp_size=2"):
+        accelerate_launch.settings(variables | more | {"PARALLELISM_CONFIG_SP_SIZE": "2"})
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,12 @@ def test_a_field_of_the_scripts_own_goes_before():
     @dataclass
     class Own:
         metrics_output_path: str = "here"
-        tensor_parallel_degree: int = 3
+        pipeline_parallel_degree: int = 3
 
-    words = ["--output_dir", "out", "--metrics_output_path", "there", "--tensor_parallel_degree", "5"]
+    words = ["--output_dir", "out", "--metrics_output_path", "there", "--pipeline_parallel_degree", "5"]
     own, args = PdArgumentParser((Own, TrainingArguments)).parse_args_into_dataclasses(words)
-    assert (own.metrics_output_path, own.tensor_parallel_degree) == ("there", 5)
-    assert (args.metrics_output_path, args.tensor_parallel_degree) == (None, 1)
+    assert (own.metrics_output_path, own.pipeline_parallel_degree) == ("there", 5)
+    assert (args.metrics_output_path, args.pipeline_parallel_degree) == (None, 1)
 
     @dataclass
     class Derived(TrainingArguments):

@@ -38,6 +38,7 @@ SAMPLES = {
     "disable_tqdm": False,
     "scale_loss": 2.0,
     "profile": "3-5",
+    "parallelism_config": {"tp_size": 2},
     "recompute_granularity": "full",
 }
 # What must be there too for the value to make sense.

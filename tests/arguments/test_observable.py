@@ -45,7 +45,6 @@ FOREIGN = {
 }
 # What later releases bring.
 LATER = {
-    "parallelism_config",
     "report_to",
     "trackio_static_space_id",
     "train_sampling_strategy",
@@ -154,6 +153,7 @@ IDLE = {
     "sharding": "stage3",
     "sharding_degree": 1,
     "fsdp_config": {"min_num_params": 100},
+    "parallelism_config": {"tp_size": 1},
     "tensor_parallel_size": 1,
     "tensor_parallel_plan": {"layers.*.up": "colwise"},
     "sequence_parallel_size": 1,

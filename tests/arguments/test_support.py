@@ -41,7 +41,6 @@ REFUSED = [
     ({"push_to_hub": True}, ["push_to_hub=True", "huggingface_hub, which is not installed"]),
     ({"report_to": "wandb"}, ["report_to=['wandb']", "wandb, which is not installed"]),
     ({"report_to": "flyte"}, ["report_to=['flyte']", "not supported in this release yet"]),
-    ({"parallelism_config": object()}, ["parallelism_config"]),
     ({"save_safetensors": False}, ["save_safetensors=False", "pickle"]),
     ({"mp_parameters": "x"}, ["SageMaker"]),
     ({"use_legacy_prediction_loop": True}, ["use_legacy_prediction_loop"]),
@@ -321,7 +320,6 @@ DIVIDED = [
     (TENSOR | {"auto_find_batch_size": True}, ["auto_find_batch_size=True", "out of memory"]),
     (TENSOR | {"fp16_full_eval": True}, ["fp16_full_eval=True", "bf16=True"]),
     (TENSOR | {"bf16_full_eval": True}, ["bf16_full_eval=True", "bf16=True"]),
-    (TENSOR | {"ema_decay": 0.9}, ["ema_decay=0.9", "whole weights"]),
     (TENSOR | {"optim": "muon"}, ["optim='muon'", "whole matrices"]),
 ]
 

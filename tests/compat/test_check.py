@@ -46,7 +46,7 @@ args = TA(
     save_safetensors=False,
     gradient_accumulation_steps=4,
     leraning_rate=2,
-    tensor_parallel_degree=2,
+    pipeline_parallel_degree=2,
     predict_with_generate=True,
     optim="adamw_torch",
     report_to="none",
@@ -98,7 +98,7 @@ EXPECTED = {
     (31, "save_safetensors"): ("refused", "never written as pickles"),
     (32, "gradient_accumulation_steps"): ("changes", "undivided batch"),
     (33, "leraning_rate"): ("refused", "did you mean 'learning_rate'?"),
-    (34, "tensor_parallel_degree"): ("refused", "model parallelism is not supported"),
+    (34, "pipeline_parallel_degree"): ("refused", "model parallelism is not supported"),
     (35, "predict_with_generate"): ("refused", "belongs to Seq2SeqTrainingArguments"),
     (36, "optim"): ("works", ""),
     (37, "report_to"): ("works", ""),
@@ -199,19 +199,21 @@ def command_line(script, *words):
 
 
 def test_the_command_line(script):
-    words = "--do_train --evaluation_strategy epoch --fp16 --use_ipex True --own 3 --bogus 3 --tensor_parallel_degree 4"
+    words = (
+        "--do_train --evaluation_strategy epoch --fp16 --use_ipex True --own 3 --bogus 3 --pipeline_parallel_degree 4"
+    )
     said = command_line(script, *words.split(), "--label_names", "a", "b", "--lr_scheduler_type=cosine")
     assert said["do_train"] == said["lr_scheduler_type"] == said["label_names"] == ("works", "")
     assert said["evaluation_strategy"] == ("maps", "eval_strategy")
-    assert said["use_ipex"][0] == said["tensor_parallel_degree"][0] == "refused"
-    anyway = "--tensor_parallel_degree 1 --unified_checkpoint true --pipeline-parallel-degree=-1 --wandb_api_key a"
+    assert said["use_ipex"][0] == said["pipeline_parallel_degree"][0] == "refused"
+    anyway = "--enable_auto_parallel false --unified_checkpoint true --pipeline-parallel-degree=-1 --wandb_api_key a"
     said |= command_line(script, *anyway.split())
-    assert {said[name] for name in ("tensor_parallel_degree", "unified_checkpoint", "pipeline_parallel_degree")} == {
+    assert {said[name] for name in ("enable_auto_parallel", "unified_checkpoint", "pipeline_parallel_degree")} == {
         ("works", "")
     }
     assert said["wandb_api_key"][0] == "refused"
-    odd = command_line(script, "--tensor_parallel_degree", "many", "--unified_checkpoint", "--amp_master_grad")
-    assert [odd[name][0] for name in ("tensor_parallel_degree", "unified_checkpoint", "amp_master_grad")] == [
+    odd = command_line(script, "--pipeline_parallel_degree", "many", "--unified_checkpoint", "--amp_master_grad")
+    assert [odd[name][0] for name in ("pipeline_parallel_degree", "unified_checkpoint", "amp_master_grad")] == [
         "refused",
         "works",
         "refused",

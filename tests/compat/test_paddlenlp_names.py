@@ -55,8 +55,9 @@ def test_model_parallel_properties(tmp_path, capsys):
     assert args.tensor_parallel_degree == args.pipeline_parallel_degree == args.sep_parallel_degree == 1
     assert (args.dataset_rank, args.dataset_world_size, args.tensor_parallel_rank) == (0, 1, 0)
     assert not args.use_hybrid_parallel and args.should_load_dataset and args.should_save_model_state
-    with pytest.raises(UnsupportedError, match="model parallelism is not supported"):
-        TrainingArguments(str(tmp_path), tensor_parallel_degree=2)
+    assert TrainingArguments(str(tmp_path), tensor_parallel_degree=2).tensor_parallel_size == 2
+    with pytest.raises(UnsupportedError, match="this kind of model parallelism is not supported"):
+        TrainingArguments(str(tmp_path), pipeline_parallel_degree=2)
     args.print_config(Own(7), "Model")
     assert capsys.readouterr().out == "***** Model arguments *****\n  name  = a\n  width = 7\n"
     args.print_config()

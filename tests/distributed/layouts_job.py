@@ -3,18 +3,26 @@
 A case runs in every layout for this number of processes, on one process in none.
 """
 
+import math
 import sys
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from oneloop import Trainer
+from oneloop.backends.torch.parallel import local
 from oneloop.distributed.world import world
+from oneloop.errors import OneloopError
+from tests.backends.support import rows
+from tests.distributed.cases import arguments
 from tests.distributed.cases import train as train_whole
 from tests.distributed.job import main
-from tests.distributed.sharding_job import course
+from tests.distributed.sharding_job import Counted, course
+from tests.internals import skipped_updates
 
 CASES = {}
 GLOBAL_BATCH = 8
@@ -37,9 +45,14 @@ def case(function):
 
 
 def layouts(divided=True):
-    """Those that divide the model along the tensor axis, or the others."""
+    """Those that divide the model along the tensor axis, or the others. Of stages 2 and 3, the slow tests try both."""
     own = LAYOUTS[world().size]
-    return {name: own[name] for name in own if ("tp" in name) == divided or world().size == 1}
+    brief = "brief" in sys.argv
+    return {
+        name: own[name]
+        for name in own
+        if (("tp" in name) == divided or world().size == 1) and not (brief and "stage2" in name)
+    }
 
 
 # -- models
@@ -147,7 +160,7 @@ def train(folder, name, model, data=None, **given):
     options = {
         "per_device_train_batch_size": GLOBAL_BATCH // batches // accumulation,
         "optim": "adamw_torch",
-        "learning_rate": 0.01,
+        "learning_rate": 1e-3,
         "max_steps": 6,
         "max_grad_norm": 0.5,
         "weight_decay": 0.1,
@@ -167,16 +180,279 @@ ACCUMULATED = {"gradient_accumulation_steps": 2, "label_smoothing_factor": 0.1}
 
 
 @case
+def brief(folder):
+    """Has the cases after it leave some layouts out."""
+
+
+@case
 def equal(folder):
-    """A few steps of each model; on four processes of one."""
-    names = MODELS if world().size < 4 else ["qwen3"]
-    return {name: with_each(folder, name, **ACCUMULATED if name == "qwen3" else {}) for name in names}
+    return {"plain": with_each(folder, "plain")}
 
 
 @case
 def thirty(folder):
-    """At a usual rate: AdamW makes steps of the rate's size of gradients that are rounding errors alone."""
-    return {name: with_each(folder, name, max_steps=30, learning_rate=1e-3) for name in MODELS}
+    return {name: with_each(folder, name, max_steps=30) for name in MODELS}
+
+
+# -- features
+
+
+def accuracy(prediction):
+    return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
+
+
+@case
+def evaluated(folder):
+    """Before, while and after training, with metrics; predictions; and who has written and logged."""
+    found = {}
+    for layout, own in layouts().items():
+        given = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 4, "compute_metrics": accuracy} | own
+        trainer = train(folder, f"evaluated-{layout}", llama(), eval_dataset=texts(7, seed=1), **given)
+        logs = [log for log in trainer.state.log_history if "eval_loss" in log]
+        predicted = trainer.predict(texts(5, seed=2))
+        found[layout] = {
+            "during": [[log["eval_loss"], log["eval_accuracy"]] for log in logs],
+            "after": trainer.evaluate()["eval_loss"],
+            "predictions": predicted.predictions.tolist(),
+            "labels": predicted.label_ids.tolist(),
+        }
+    return found
+
+
+@case
+def averaged(folder):
+    """An EMA of the weights: evaluated, stored and continued."""
+    found = {}
+    for layout, own in layouts().items():
+        if "shard" in layout:  # refused
+            continue
+        given = SAVING | {"ema_decay": 0.5, "eval_dataset": texts(7, seed=1)} | own
+        whole = train(folder, f"averaged-{layout}", qwen3(), **given)
+        checkpoint = Path(folder) / f"averaged-{layout}" / "checkpoint-3"
+        again = train(folder, f"averaged-again-{layout}", qwen3(), resume=str(checkpoint), **given)
+        found[layout] = {
+            "losses": [trainer.evaluate()["eval_loss"] for trainer in (whole, again)],
+            "stored": {name: value.tolist() for name, value in load_file(checkpoint / "average.safetensors").items()},
+        }
+    return found
+
+
+@case
+def adapted(folder):
+    """LoRA, with dropout of whole and of divided inputs and without: trained, stored, resumed."""
+    from peft import LoraConfig, get_peft_model
+
+    found = {}
+    for layout, own in layouts().items():
+        for dropout in (0.0, 0.3):
+
+            def make(dropout=dropout):
+                torch.manual_seed(6)
+                targets = ["q_proj", "v_proj", "o_proj", "down_proj"]
+                config = LoraConfig(target_modules=targets, r=4, lora_dropout=dropout, init_lora_weights=False)
+                return get_peft_model(llama(), config)
+
+            name = f"adapted-{layout}-{dropout}"
+            whole = train(folder, name, make(), **SAVING | own)
+            checkpoint = Path(folder) / name / "checkpoint-3"
+            again = train(folder, f"again-{name}", make(), **SAVING | own, resume=str(checkpoint))
+            found[f"{layout} {dropout}"] = {"whole": course(whole), "again": course(again)}
+            found[f"{layout} {dropout}"]["files"] = sorted(
+                (path.name, path.stat().st_size) for path in checkpoint.glob("adapter*.safetensors")
+            )
+    return found
+
+
+@case
+def halved(folder):
+    """bf16; and fp16 with a scale that overflows."""
+    found = {}
+    usual = {"max_steps": 30}
+    for layout, own in layouts().items():
+        half = course(train(folder, f"bf16-{layout}", llama(), **own | usual, bf16=True))
+        found[layout] = {"bf16": half["losses"]}
+        if "shard" not in layout:
+            given = own | {"tensor_parallel_plan": PLAIN_PLAN, "fp16": True, "scale_loss": 2.0**120, "max_steps": 4}
+            scaled = train(folder, f"fp16-{layout}", Plain(), **given)
+            found[layout]["fp16"] = trainer_skips(scaled)
+    if world().size == 1:
+        found["float32"] = course(train(folder, "float32", llama(), **usual))["losses"]
+    return found
+
+
+def trainer_skips(trainer):
+    return [skipped_updates(trainer), trainer.seen.losses]
+
+
+@case
+def dropped(folder):
+    """Random numbers where activations are whole, and where they are divided; resumed, and computed again."""
+    found = {}
+    for layout, own in layouts().items():
+        plan = {"tensor_parallel_plan": PLAIN_PLAN}
+        outside = course(train(folder, f"outside-{layout}", Plain(outside=0.3), **plan | own))
+        inside = train(folder, f"inside-{layout}", Plain(inside=0.3, outside=0.3), **SAVING | plan | own)
+        checkpoint = Path(folder) / f"inside-{layout}" / "checkpoint-3"
+        given = SAVING | plan | own | {"resume": str(checkpoint)}
+        again = train(folder, f"inside-again-{layout}", Plain(inside=0.3, outside=0.3), **given)
+        found[layout] = {"outside": outside, "inside": course(inside), "again": course(again), "masks": masks(inside)}
+    return found
+
+
+@case
+def recomputed(folder):
+    """Layers that are computed again for their gradients draw the same numbers again."""
+    found = {}
+    for layout, own in layouts().items():
+        given = {"kept": own, "recomputed": own | {"gradient_checkpointing": True}}
+        found[layout] = {
+            name: course(train(folder, f"{name}-{layout}", llama(attention_dropout=0.3), **options))["losses"]
+            for name, options in given.items()
+        }
+    return found
+
+
+def masks(trainer):
+    """What dropout keeps of ones inside and outside of the first layer, in a forward pass of the training."""
+    layer, kept = trainer.model.layers[0], {}
+    for name in ("inside", "outside"):
+        drop = getattr(layer, name)
+        drop.register_forward_hook(lambda module, given, output, name=name: kept.update({name: (output != 0).tolist()}))
+    torch.manual_seed(1)
+    trainer.model.train()
+    trainer.model(input_ids=torch.arange(8).view(1, 8))
+    return kept
+
+
+class Explodes(Plain):
+    """Its loss is not finite in the third step, and is large in the fifth."""
+
+    calls = 0
+
+    def forward(self, **given):
+        outputs = super().forward(**given)
+        self.calls += self.training
+        if self.training and self.calls in (3, 5):
+            outputs["loss"] = outputs["loss"] * (math.inf if self.calls == 3 else 1000.0)
+        return outputs
+
+
+@case
+def skipped(folder):
+    found = {}
+    for layout, own in layouts().items():
+        given = own | {"tensor_parallel_plan": PLAIN_PLAN, "nonfinite": "skip", "max_steps": 8}
+        found[layout] = trainer_skips(train(folder, f"skipped-{layout}", Explodes(), **given))
+    return found
+
+
+@case
+def generated(folder):
+    """Texts of different lengths, of as many beams as asked for."""
+    found = {}
+    for layout, own in layouts().items():
+        trainer = train(folder, f"generated-{layout}", llama(eos_token_id=1, pad_token_id=0), **own, max_steps=3)
+        trainer.model.eval()
+        prompts = torch.arange(2, 14).view(3, 4)
+        if "shard" in layout:
+            continue
+        with torch.no_grad():
+            greedy = trainer.model.generate(prompts, max_new_tokens=6, do_sample=False)
+            torch.manual_seed(2)
+            sampled = trainer.model.generate(prompts, max_new_tokens=6, do_sample=True)
+        found[layout] = [greedy.tolist(), sampled.tolist()]
+    return found
+
+
+@case
+def arrived(folder):
+    """A model that was divided when it was loaded; with accumulation, and given to a second Trainer."""
+    stored = Path(folder).parent / "stored"
+    if world().size == 1:
+        qwen3().save_pretrained(stored)
+        model = Qwen3ForCausalLM.from_pretrained(stored)
+    elif world().size == 2:
+        model = Qwen3ForCausalLM.from_pretrained(stored, tp_plan="auto")
+    else:
+        return {}
+    given = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}
+    trainer = train(folder, "arrived", model, **SAVING | given)
+    size = trainer.args.tensor_parallel_size
+    second = Trainer(trainer.model, arguments(folder, "second"), eval_dataset=texts(6))
+    whole = course(trainer)
+    resume = str(Path(folder) / "arrived" / "checkpoint-3")
+    again = course(train(folder, "arrived-again", model, **SAVING | given, resume=resume))
+    return {"whole": whole, "again": again, "size": size, "eval": second.evaluate()["eval_loss"]}
+
+
+class Refused(nn.Module):
+    """A number as a parameter between layers that are divided, which no plan mentions."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.warmth = nn.Linear(6, 8), nn.Linear(8, 6), nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x, labels=None):
+        logits = self.down(torch.tanh(self.up(x)) * self.warmth)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+@case
+def refused(folder):
+    def message(*given, **more):
+        try:
+            train(folder, "refused", *given, **more)
+        except OneloopError as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    plan = {"up": "colwise", "down": "rowwise"}
+    return {
+        "between": message(Refused(), rows(16), **TENSOR, tensor_parallel_plan=plan),
+        "summed": message(Summed(), rows(16), **TENSOR, tensor_parallel_plan=plan | {"scale": SUM}),
+        "no plan": message(bert(), **TENSOR),
+        "adafactor": message(llama(), **TENSOR | {"optim": "adafactor"}),
+    }
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+class Summed(Refused):
+    """The same as a layer, so that a plan can name it."""
+
+    def __init__(self):
+        super().__init__()
+        del self.warmth
+        self.scale = Scale()
+
+    @property
+    def warmth(self):
+        return self.scale.weight
+
+
+SUM = "replicated_with_grad_allreduce"
+
+
+@case
+def counted(folder):
+    """Bytes of tensors that each process reads from a checkpoint, of all that it has."""
+    found = {}
+    for layout, own in layouts().items():
+        saved_run = saving_run(folder, f"counted-{layout}", own)
+        checkpoint = Path(folder) / f"counted-{layout}" / "checkpoint-3"
+        held = sum(local(p).numel() * p.element_size() for p in saved_run.model.parameters())
+        with Counted() as counter:
+            saving_run(folder, f"counted-again-{layout}", own, str(checkpoint))
+        stored = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
+        found[layout] = {"read": counter.bytes, "held": held, "stored": stored}
+    return found
 
 
 # -- checkpoints
@@ -185,7 +461,7 @@ SAVING = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6, "lr_schedul
 
 
 def saving_run(folder, name, given, resume=None):
-    return train(folder, name, qwen3(), **SAVING | given, resume=resume)
+    return train(folder, name, qwen3(), **SAVING | ACCUMULATED | given, resume=resume)
 
 
 @case

@@ -18,19 +18,37 @@ def difference(left, right):
     return float(np.abs(np.array(left, dtype=np.float64) - np.array(right, dtype=np.float64)).max())
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def run_all(folder, cases):
     """What each process wrote, by their number."""
-    folder, known = tmp_path_factory.mktemp("layouts"), {}
-    for size, cases in {1: ("equal", "saved"), 2: ("equal", "saved"), 4: ("equal", "saved", "crossed")}.items():
-        (folder / str(size)).mkdir()
-        run(size, folder / str(size), *cases, script=JOB)
+    known = {}
+    for size, names in cases.items():
+        (folder / str(size)).mkdir(exist_ok=True)
+        run(size, folder / str(size), *names, script=JOB)
         known[size] = results(folder / str(size), size)
-    known["folder"] = folder
     return known
 
 
-def check_equal(alone, together, weights=2e-5):
+COMMON = ("brief", "equal", "saved", "evaluated", "averaged", "dropped", "arrived")
+RARE = ("evaluated", "averaged", "dropped", "recomputed", "halved", "skipped", "generated", "adapted", "counted")
+BRIEF = [(size, layout) for size, layout in EVERY if "stage2" not in layout]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("layouts")
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    return run_all(folder, {1: COMMON, 2: (*COMMON, "counted", "refused"), 4: ("brief", "saved", "crossed")})
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory):
+    return run_all(tmp_path_factory.mktemp("rare"), dict.fromkeys((1, 2, 4), RARE))
+
+
+def check_equal(alone, together, weights=1e-5):
     assert together["steps"] == alone["steps"]
     assert difference(alone["losses"], together["losses"]) <= 1e-5
     assert difference(alone["norms"], together["norms"]) <= 1e-5
@@ -39,28 +57,24 @@ def check_equal(alone, together, weights=2e-5):
         assert difference(value, together["weights"][name]) <= weights, name
 
 
-@pytest.mark.parametrize("model", ["llama", "qwen3", "bert", "plain"])
-def test_two_processes_make_the_updates_of_one(model, found):
-    check_equal(found[1][0]["equal"][model]["alone"], found[2][0]["equal"][model]["tp2"])
+@pytest.mark.parametrize(("size", "layout"), BRIEF)
+def test_processes_make_the_updates_of_one(size, layout, found):
+    """Of a Qwen3, with accumulation, smoothed labels, and batches of which some have no labels."""
+    check_equal(found[1][0]["saved"]["alone"]["whole"], found[size][0]["saved"][layout]["whole"])
 
 
-@pytest.mark.parametrize("layout", OF[4])
-def test_four_processes_make_the_updates_of_one(layout, found):
-    """With accumulation, smoothed labels, and batches in which some have no labels."""
-    check_equal(found[1][0]["equal"]["qwen3"]["alone"], found[4][0]["equal"]["qwen3"][layout])
+def test_a_module_that_has_a_plan_of_the_arguments(found):
+    check_equal(found[1][0]["equal"]["plain"]["alone"], found[2][0]["equal"]["plain"]["tp2"])
 
 
-def test_all_processes_have_the_same_losses_and_norms(found):
-    for size in (2, 4):
-        first, *others = found[size]
-        for model, by_layout in first["equal"].items():
-            for layout, course in by_layout.items():
-                for other in others:
-                    assert other["equal"][model][layout]["losses"] == course["losses"]
-                    assert other["equal"][model][layout]["norms"] == course["norms"]
+@pytest.mark.parametrize(("size", "layout"), BRIEF)
+def test_all_processes_have_the_same_losses_and_norms(size, layout, found):
+    first, *others = (each["saved"][layout]["whole"] for each in found[size])
+    for other in others:
+        assert (other["losses"], other["norms"]) == (first["losses"], first["norms"])
 
 
-@pytest.mark.parametrize(("size", "layout"), EVERY)
+@pytest.mark.parametrize(("size", "layout"), BRIEF)
 def test_a_run_goes_on_to_the_same_bits(size, layout, found):
     stored = found[size][0]["saved"][layout]
     assert stored["again"]["weights"] == stored["whole"]["weights"]
@@ -68,14 +82,14 @@ def test_a_run_goes_on_to_the_same_bits(size, layout, found):
     assert stored["again"]["norms"] == stored["whole"]["norms"][3:]
 
 
-@pytest.mark.parametrize(("size", "layout"), EVERY)
-def test_the_saved_model_is_the_file_of_one_process(size, layout, found):
+@pytest.mark.parametrize(("size", "layout"), BRIEF)
+def test_the_saved_model_is_the_file_of_one_process(size, layout, found, folder):
     def header(path):
         data = path.read_bytes()
         return data[: 8 + int.from_bytes(data[:8], "little")]
 
-    own = found["folder"] / str(size) / f"model-{layout}" / "model.safetensors"
-    assert header(own) == header(found["folder"] / "1" / "model-alone" / "model.safetensors")
+    own = folder / str(size) / f"model-{layout}" / "model.safetensors"
+    assert header(own) == header(folder / "1" / "model-alone" / "model.safetensors")
 
 
 def check_crossed(known, size, layout):
@@ -87,30 +101,127 @@ def check_crossed(known, size, layout):
         assert difference(losses, courses[source]["whole"]["losses"][3:]) <= 1e-5, source
 
 
-@pytest.mark.parametrize("layout", OF[4])
+@pytest.mark.parametrize("layout", [layout for size, layout in BRIEF if size == 4])
 def test_runs_go_on_from_other_layouts(layout, found):
-    check_crossed({size: found[size] for size in (1, 2, 4)}, 4, layout)
+    check_crossed(found, 4, layout)
+
+
+# -- features
+
+
+def check_evaluated(known, size, layout):
+    alone = known[1][0]["evaluated"]["alone"]
+    for each in known[size]:
+        together = each["evaluated"][layout]
+        assert difference(together["during"], alone["during"]) <= 1e-5
+        assert abs(together["after"] - alone["after"]) <= 1e-5
+        assert difference(together["predictions"], alone["predictions"]) <= 1e-4
+        assert together["labels"] == alone["labels"]
+
+
+def check_averaged(known, size, layout):
+    alone, together = known[1][0]["averaged"]["alone"], known[size][0]["averaged"][layout]
+    assert together["losses"][0] == together["losses"][1]
+    assert difference(together["losses"], alone["losses"]) <= 1e-5
+    assert together["stored"].keys() == alone["stored"].keys()
+    for name, value in alone["stored"].items():
+        assert difference(together["stored"][name], value) <= 1e-4, name
+
+
+def check_dropped(known, size, layout):
+    alone, *together = known[1][0]["dropped"]["alone"], *(each["dropped"][layout] for each in known[size])
+    first, second = together[0], together[1]  # of one tensor axis
+    check_equal(alone["outside"], first["outside"], weights=1e-4)
+    assert first["again"]["weights"] == first["inside"]["weights"]
+    assert first["inside"]["losses"] == second["inside"]["losses"] != alone["inside"]["losses"]
+    assert first["masks"]["outside"] == second["masks"]["outside"]
+    assert first["masks"]["inside"] != second["masks"]["inside"]
+
+
+def test_evaluation_and_predictions(found):
+    check_evaluated(found, 2, "tp2")
+
+
+def test_an_average_of_the_weights(found):
+    check_averaged(found, 2, "tp2")
+
+
+def test_dropout_is_common_where_activations_are_whole_and_own_where_they_are_divided(found):
+    check_dropped(found, 2, "tp2")
+
+
+def test_a_model_that_was_divided_when_it_was_loaded(found):
+    alone, together = found[1][0]["arrived"], found[2][0]["arrived"]
+    check_equal(alone["whole"], together["whole"])
+    assert (alone["size"], together["size"]) == (1, 2)
+    assert together["again"]["weights"] == together["whole"]["weights"]
+    assert abs(together["eval"] - alone["eval"]) <= 1e-5
+
+
+def check_counted(known, size, layout):
+    """Weights and two values for each of them, and the counters of AdamW."""
+    for each in known[size]:
+        counted = each["counted"][layout]
+        assert 3 * counted["held"] <= counted["read"] <= 3 * counted["held"] + 1000 < counted["stored"]
+
+
+def test_each_process_reads_its_part(found):
+    check_counted(found, 2, "tp2")
+
+
+def test_what_cannot_be_divided_is_refused_in_words(found):
+    for each in found[2]:
+        told = each["refused"]
+        assert "ModelError: gradients of warmth differ along the tensor axis" in told["between"]
+        assert "'replicated_with_grad_allreduce'" in told["between"]
+        assert told["summed"] is None
+        assert "BertForMaskedLM has no plan" in told["no plan"]
+        assert "adafactor keeps means over whole rows and columns" in told["adafactor"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "layout"), EVERY)
+def test_features_in_every_layout(size, layout, rare):
+    alone, together = rare[1][0], rare[size][0]
+    check_evaluated(rare, size, layout)
+    check_dropped(rare, size, layout)
+    check_counted(rare, size, layout)
+    recomputed = together["recomputed"][layout]
+    assert recomputed["recomputed"] == recomputed["kept"] != alone["recomputed"]["alone"]["kept"]
+    for dropout in ("0.0", "0.3"):
+        adapted = together["adapted"][f"{layout} {dropout}"]
+        assert adapted["again"]["weights"] == adapted["whole"]["weights"]
+        assert adapted["files"] == alone["adapted"][f"alone {dropout}"]["files"]
+    check_equal(alone["adapted"]["alone 0.0"]["whole"], together["adapted"][f"{layout} 0.0"]["whole"], weights=1e-4)
+    skipped, expected = together["skipped"][layout], alone["skipped"]["alone"]
+    assert skipped[0] == expected[0] == 1
+    assert difference(np.nan_to_num(skipped[1][:4]), np.nan_to_num(expected[1][:4])) <= 1e-5
+    if "shard" not in layout:
+        check_averaged(rare, size, layout)
+        assert together["generated"][layout] == alone["generated"]["alone"]
+        assert together["halved"][layout]["fp16"][0] == alone["halved"]["alone"]["fp16"][0] == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "layout"), EVERY)
+def test_half_precision_is_as_far_from_one_process_as_that_from_float32(size, layout, rare):
+    one, whole = rare[1][0]["halved"]["alone"]["bf16"], rare[1][0]["halved"]["float32"]
+    assert difference(rare[size][0]["halved"][layout]["bf16"], one) <= 2 * difference(one, whole)
 
 
 @pytest.mark.slow
 def test_thirty_steps(tmp_path):
-    for size in (1, 2, 4):
-        (tmp_path / str(size)).mkdir()
-        run(size, tmp_path / str(size), "thirty", script=JOB)
-    (alone,) = results(tmp_path / "1", 1)
+    known = run_all(tmp_path, dict.fromkeys((1, 2, 4), ["thirty"]))
     for size, layout in EVERY:
-        for model, course in results(tmp_path / str(size), size)[0]["thirty"].items():
-            check_equal(alone["thirty"][model]["alone"], course[layout], weights=1e-3)
+        for model, course in known[size][0]["thirty"].items():
+            check_equal(known[1][0]["thirty"][model]["alone"], course[layout], weights=1e-3)
 
 
 @pytest.mark.slow
 def test_every_layout_goes_on_from_every_other(tmp_path):
-    known = {}
-    for case in ("saved", "crossed"):
-        for size in (1, 2, 4):
-            (tmp_path / str(size)).mkdir(exist_ok=True)
-            run(size, tmp_path / str(size), case, f"{case}_whole", script=JOB)
-            known.setdefault(size, [{}])[0].update(results(tmp_path / str(size), size)[0])
+    known = run_all(tmp_path, dict.fromkeys((1, 2, 4), ["saved", "saved_whole"]))
+    for size, each in run_all(tmp_path, dict.fromkeys((1, 2, 4), ["crossed", "crossed_whole"])).items():
+        known[size][0] |= each[0]
     assert {name for each in known.values() for kind in ("saved", "saved_whole") for name in each[0][kind]} == set(ALL)
     for size, each in known.items():
         for layout in each[0]["crossed"] | each[0]["crossed_whole"]:

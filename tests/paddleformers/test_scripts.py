@@ -119,9 +119,11 @@ def test_the_saved_model_can_be_loaded_by_paddleformers(tmp_path):
 
 def test_what_is_refused_is_refused_with_its_reason(tmp_path):
     command = [sys.executable, "-m", "oneloop", "run", str(SCRIPTS / "pretrain.py"), "--output_dir", "out"]
-    done = subprocess.run([*command, "--tensor_model_parallel_size", "2"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--pipeline_model_parallel_size", "2"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode != 0
-    assert "tensor_model_parallel_size cannot be set to anything but 1 or -1: model parallelism" in done.stderr
+    assert "pipeline_model_parallel_size cannot be set to anything but 1 or -1: this kind of model" in done.stderr
 
 
 def test_every_default_of_its_arguments_is_answered():

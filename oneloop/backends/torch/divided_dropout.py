@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .tensor_division import Division
+
 
 class DividedDropout:
     """Hooks for the layers at the borders."""
@@ -26,11 +28,19 @@ class DividedDropout:
         self._common: list[torch.Tensor] = []  # the states outside, while inside
         self._started: list[torch.Tensor] = []  # the states with which this process began inside
 
-    def attach(self, model: nn.Module, entering: list[nn.Module], leaving: list[nn.Module]) -> None:
-        for number, layer in enumerate(entering):
+    def attach(self, model: nn.Module, division: Division) -> None:
+        """Dropout of an adapter is of the input of its layer: whole where only the output is divided, and divided where
+        the output is whole."""
+        adapted = {id(layer) for layer in division.adapted}
+        for number, layer in enumerate(division.columns):
+            if id(layer) in adapted:
+                layer.register_forward_pre_hook(self._leave)
             layer.register_forward_hook(self._entry(number))
-        for layer in leaving:
-            layer.register_forward_pre_hook(self._leave)
+        for layer in division.rows:
+            if id(layer) in adapted:
+                layer.register_forward_hook(self._leave)
+            else:
+                layer.register_forward_pre_hook(self._leave)
         model.register_forward_hook(self._leave, always_call=True)
 
     def _entry(self, number: int) -> Callable[..., None]:

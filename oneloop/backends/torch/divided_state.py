@@ -67,6 +67,12 @@ class DividedState(SingleProcessStrategy):
         else:
             super().load_model(model, tensors, tied, source)
 
+    def gather_named(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        return shards.gather_full(tensors, self.args.should_save)
+
+    def part_of(self, parameter: Any, value: Any) -> Any:
+        return shards.shard_like(parameter, value)
+
     def adapter_tensors(self, model: nn.Module) -> dict[str, Any] | None:
         if not self.is_divided(model):
             return super().adapter_tensors(model)

@@ -74,6 +74,7 @@ class Division:
     swapped: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
     columns: list[nn.Module] = field(default_factory=list)  # whose output is divided
     rows: list[nn.Module] = field(default_factory=list)  # whose input is divided
+    adapted: list[nn.Module] = field(default_factory=list)  # those of them that have an adapter, with its dropout
 
 
 _divisions: weakref.WeakKeyDictionary[nn.Module, Division] = weakref.WeakKeyDictionary()
@@ -130,8 +131,12 @@ def divide(model: nn.Module, mesh: DeviceMesh, given: dict[str, str] | None) -> 
     for name, p in before.items():
         if after[name] is not p:
             found.swapped[p] = after[name]
-    found.columns = [base.get_submodule(name) for name, word in styles.items() if word in COLWISE]
-    found.rows = [base.get_submodule(name) for name, word in styles.items() if word in ROWWISE]
+    for name, word in styles.items():
+        outer, is_adapted = _outer_name(name), name.endswith(".base_layer")
+        if word in COLWISE + ROWWISE and (is_adapted or outer == name):
+            layer = base.get_submodule(outer)
+            (found.columns if word in COLWISE else found.rows).append(layer)
+            found.adapted += [layer] * is_adapted
     return found
 
 
@@ -247,6 +252,13 @@ def _with_adapters(model: nn.Module, styles: dict[str, str]) -> dict[str, str]:
     return found
 
 
+def _outer_name(name: str) -> str:
+    """The layer with its adapter, if this is a layer inside of it."""
+    for inside in (".base_layer", ".lora_A.", ".lora_B."):
+        name = name.partition(inside)[0]
+    return name
+
+
 # -- checks
 
 
@@ -291,9 +303,7 @@ def _check_divisible(name: str, what: str, number: int, size: int) -> None:
 
 def _check_heads(model: nn.Module, name: str, width: int, size: int) -> None:
     """A head is not divided. Attention has its width under one of these names."""
-    parent: Any = model.get_submodule(name.rpartition(".")[0])
-    if name.endswith(".base_layer") or ".lora_B." in name:
-        parent = model.get_submodule(name.split(".base_layer")[0].split(".lora_B.")[0].rpartition(".")[0])
+    parent: Any = model.get_submodule(_outer_name(name).rpartition(".")[0])
     for attribute in ("head_dim", "attention_head_size"):
         of_head = getattr(parent, attribute, None)
         if isinstance(of_head, int) and of_head > 0 and width % of_head == 0 and (width // of_head) % size:

@@ -75,7 +75,7 @@ class _TensorParallel(DividedState):
             return tensor_division.Division()
         found = tensor_division.divide(model, mesh, self.args.tensor_parallel_plan)
         dropout = DividedDropout(self.mesh.coordinate(TENSOR), self.args.device)
-        dropout.attach(model, found.columns, found.rows)
+        dropout.attach(model, found)
         return found
 
     def wrap(self, model: nn.Module) -> nn.Module:

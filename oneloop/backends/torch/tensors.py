@@ -8,6 +8,7 @@ import torch
 
 from .._common.helpers import map_tensors
 from .._common.helpers import split as common_split
+from .parallel import local
 
 Tensor = torch.Tensor
 
@@ -68,7 +69,7 @@ def keep(tensors: Sequence[torch.Tensor], copies: Sequence[torch.Tensor | None])
     """Copies of tensors on their device, in the copies of before if they are not None."""
     kept = [torch.empty_like(tensor) if copy is None else copy for tensor, copy in zip(tensors, copies, strict=True)]
     if kept:
-        torch._foreach_copy_(kept, list(tensors))
+        torch._foreach_copy_([local(copy) for copy in kept], [local(tensor) for tensor in tensors])
     return kept
 
 
@@ -91,7 +92,8 @@ def float32_copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 @torch.no_grad()
 def lerp(targets: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], weight: float) -> None:
     """Move each target by this share of its distance to the tensor, in place."""
-    torch._foreach_lerp_(list(targets), [tensor.detach().to(torch.float32) for tensor in tensors], weight)
+    values = [local(tensor).detach().to(torch.float32) for tensor in tensors]
+    torch._foreach_lerp_([local(target) for target in targets], values, weight)
 
 
 @torch.no_grad()

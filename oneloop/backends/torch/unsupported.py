@@ -92,6 +92,10 @@ def _shards_weights(args: Any) -> bool:
     return world().size > 1 and (divides(args) or bool(args.deepspeed) or args.tensor_parallel_size > 1)
 
 
+def _averages(args: Any) -> bool:
+    return world().size > 1 and (divides(args) or bool(args.deepspeed))
+
+
 UNSUPPORTED: tuple[UnsupportedValue, ...] = (
     UnsupportedValue(
         "deepspeed", "any", lambda args: bool(args.deepspeed), "needs deepspeed", "pip install deepspeed, or sharding",
@@ -102,7 +106,7 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
         "stage1", "sharding stage2, stage3, tensor_parallel_size or deepspeed", _shards_weights, 'sharding="stage1"'
     ),
     _whole_matrices("none", "sharding, tensor_parallel_size or deepspeed", _shards, "remove sharding"),
-    *(unsupported_weight_average(name, _shards_weights, Section.SHARDING) for name in ("ema_decay", "swa_start")),
+    *(unsupported_weight_average(name, _averages, Section.SHARDING) for name in ("ema_decay", "swa_start")),
     _divided(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
         "all processes must run the same forward passes, so one that runs out of memory cannot repeat its own",
