@@ -123,6 +123,8 @@ class _TensorParallel(DividedState):
         activations are divided has a part of its gradient in each process."""
         self._checked = True
         whole = [p for p in parameters if p.grad is not None and not self._is_split(p.grad, TENSOR)]
+        if not whole:
+            return
         norms = torch._foreach_norm([local(p.grad).float() for p in whole])
         rows = self.tensor_group.all_gather([float(norm) for norm in norms])
         wrong = [
