@@ -312,6 +312,7 @@ DIVIDED = [
     ({"deepspeed": CONFIG, "nonfinite": "skip"}, ["nonfinite='stop'"]),
     ({"deepspeed": CONFIG, "loss_spike": "rollback"}, ["loss_spike='warn'"]),
     ({"deepspeed": CONFIG, "auto_find_batch_size": True}, ["per_device_train_batch_size"]),
+    ({"deepspeed": CONFIG, "trace_steps": "0-2"}, ["trace_steps=", "keeps gradients and state to itself"]),
     (TENSOR | {"sharding": "stage1"}, ["sharding='stage1'", "whole parameters", '"stage3"']),
     (TENSOR | {"sharding": "stage3 offload"}, ["sharding='stage3 offload'", "the host"]),
     (TENSOR | {"deepspeed": CONFIG}, ["deepspeed=", "the batch over all processes"]),
