@@ -157,6 +157,13 @@ def windows(folder):
 
 
 @case
+def repeated(folder):
+    """Three key-value heads, which neither two nor four processes divide: each is the head of four others."""
+    model = llama(hidden_size=48, num_attention_heads=12, num_key_value_heads=3)
+    return course(train(folder, "repeated", model, documents(), max_steps=5, learning_rate=1e-3))
+
+
+@case
 def packed(folder):
     """Documents are kept apart, across the border too."""
     model = llama()
@@ -316,15 +323,27 @@ def shifted_by_collator(folder):
 def with_own_mask(samples):
     """Documents of three tokens, kept apart by a mask of (rows, 1, tokens, tokens)."""
     batch = pad(samples)
-    length = batch["input_ids"].shape[1]
+    return batch | {"attention_mask": blocks(batch["input_ids"].shape[1], 3).expand(len(samples), 1, -1, -1)}
+
+
+def blocks(length, size):
+    """Which of so many tokens attend to each other, in blocks."""
     places = torch.arange(length)
-    mask = (places[:, None] // 3 == places // 3) & (places[:, None] >= places)
-    return batch | {"attention_mask": mask.expand(len(samples), 1, -1, -1)}
+    return (places[:, None] // size == places // size) & (places[:, None] >= places)
+
+
+def with_masks_of_heads(samples):
+    """Each head has blocks of another length."""
+    batch = pad(samples)
+    masks = torch.stack([blocks(batch["input_ids"].shape[1], size) for size in (1, 3, 5, 9)])
+    return batch | {"attention_mask": masks.expand(len(samples), -1, -1, -1)}
 
 
 @case
 def own_mask(folder):
-    return course(train(folder, "own_mask", llama(), documents(), data_collator=with_own_mask, max_steps=6))
+    found = course(train(folder, "own_mask", llama(), documents(), data_collator=with_own_mask, max_steps=4))
+    heads = course(train(folder, "own_heads", llama(), documents(), data_collator=with_masks_of_heads, max_steps=4))
+    return {key: found[key] + heads[key] for key in ("losses", "norms")}
 
 
 @case
@@ -497,6 +516,7 @@ def messages(folder):
         ("default", Trainer, {}),
         ("recomputed", Trainer, {"gradient_checkpointing": True}),
         ("smoothed", Trainer, {"label_smoothing_factor": 0.1}),
+        ("after_evaluation", Trainer, {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": documents(3)}),
         ("overridden", WholeLogits, {"gradient_checkpointing": True}),
     ):
         steps = Steps()
@@ -504,6 +524,16 @@ def messages(folder):
         found[name] = steps.found
     dist.all_to_all_single, module._all_gather, dist.all_reduce = before
     return found
+
+
+@case
+def restored(folder):
+    """After a run, the model is as before."""
+    model = train(folder, "restored", llama(), documents(), gradient_checkpointing=True, max_steps=1).model
+    hooks = sum(len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules())
+    recompute = type(model.model.layers[0]._gradient_checkpointing_func)
+    named = f"{recompute.__module__}.{recompute.__name__}"
+    return {"left": [hooks, model.config._attn_implementation, "_loss_function" in vars(model), named]}
 
 
 @case

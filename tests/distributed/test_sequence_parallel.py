@@ -13,6 +13,7 @@ pytest.importorskip("peft")
 
 SCRIPT = Path(__file__).with_name("sequence_job.py")
 SHORT = ("padded", "windows", "packed", "accumulated", "adapted", "smoothed", "overridden", "pooled", "evaluated")
+SHORT += ("repeated", "restored")
 LONG = ("averaged", "reentrant", "with_outputs", "loss_function", "unmasked", "masked_words", "mixed", "streamed")
 LONG += ("shifted_by_collator", "own_mask", "bad_sample", "rolled_back", "generated")
 # Their loss is no sum over the samples of a batch, so that it depends on who has which.
@@ -73,7 +74,7 @@ def test_messages_of_a_step(two):
     for each in two:
         found = each["messages"]
         assert found["default"] == {"all_to_all": 8, "all_gather": 0, "all_reduce": 1}
-        assert found["smoothed"] == found["default"]
+        assert found["smoothed"] == found["after_evaluation"] == found["default"]
         assert found["recomputed"] == {"all_to_all": 12, "all_gather": 0, "all_reduce": 1}
         assert found["overridden"] == {"all_to_all": 12, "all_gather": 1, "all_reduce": 1}
 
