@@ -62,6 +62,7 @@ RANGES = {
     "tpu_num_cores": ">= 1",
     "generation_max_length": ">= 1",
     "generation_num_beams": ">= 1",
+    "verify_steps": ">= 0",
 }
 HOLDS = {">=": operator.ge, "<=": operator.le, "<": operator.lt, "!=": operator.ne}
 
