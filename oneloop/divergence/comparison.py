@@ -24,6 +24,7 @@ UNMEASURED = 64.0  # roundings of the norm, where rounding errors were not measu
 # computes something else when it is computed again, the rest is not rounding.
 CHAOS = 3e4
 HALVES = {"fp16": "float16", "bf16": "bfloat16"}
+DIVIDING = {"tensor", "sequence", "expert"}  # axes of the mesh along which activations are divided
 MEASURED = ("input", "output", "output_gradient", "input_gradient", "gradient")
 MANY = 0.25  # share of parameters that differ, from which on it is none of a single layer
 
@@ -222,12 +223,24 @@ class Step:
                 pair = self.pair(record, other)
                 is_mean = record.kind in ("input", "output") and not record.has_samples
                 # A mean over a micro-batch, such as its loss, is another one in every micro-batch and process.
-                if not (is_mean and max(record.replicas, other.replicas) > THRESHOLD * pair.expected):
+                is_other_mean = is_mean and max(record.replicas, other.replicas) > THRESHOLD * pair.expected
+                if not is_other_mean and not self._is_part(pair):
                     found.append(pair)
             elif other is None and record.kind == "input_gradient" and self._lacks_gradient(record):
                 nothing = replace(record, norm=0.0, largest=0.0, projections=[0.0] * digests.PROJECTIONS)
                 found.append(replace(self.pair(record, nothing), reason="no gradient in B"))
         return found
+
+    def _is_part(self, pair: Pair) -> bool:
+        """Whether one of them is a process's part of an activation, between layers that divide it, or of a gradient
+        that the layer is still going to add up: these are compared where they are whole again."""
+        meshes = [one.settings.get("mesh") for one in (self.a, self.b)]
+        if not any(isinstance(mesh, dict) and set(mesh) & DIVIDING for mesh in meshes):
+            return False
+        a, b = pair.a, pair.b
+        is_divided = a.shape != b.shape and a.kind in MEASURED and a.kind != "gradient"
+        apart = max(a.replicas, b.replicas) > THRESHOLD * pair.expected
+        return is_divided or (a.kind == "input_gradient" and apart)
 
     def _lacks_gradient(self, record: Record) -> bool:
         """Whether B has a gradient of the outputs of this layer, but none of its inputs."""

@@ -25,7 +25,10 @@ LAYOUTS = {
     "dp2": {"per_device_train_batch_size": BATCH // 2},
     "shard2": {"per_device_train_batch_size": BATCH // 2, "sharding": "stage2"},
     "stage1": {"per_device_train_batch_size": BATCH // 2, "sharding": "stage1"},
-    "tp2": {"tensor_parallel_size": 2},
+    "tp2": {
+        "tensor_parallel_size": 2,
+        "tensor_parallel_plan": {"blocks.*.mlp.inner": "colwise", "blocks.*.mlp.outer": "rowwise"},
+    },
     "sp2": {"sequence_parallel_size": 2},
 }
 

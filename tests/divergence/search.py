@@ -99,7 +99,7 @@ def main(argv=None):
     parser.add_argument("--faults", type=int, default=120)
     parser.add_argument("--clean", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--pairs", nargs="+", default=[name for name in PAIRS if name not in ("tp2", "sp2")])
+    parser.add_argument("--pairs", nargs="+", default=[name for name in PAIRS if name != "sp2"])
     options = parser.parse_args(argv)
     totals = collections.Counter()
     for number, pair in enumerate(options.pairs):

@@ -106,7 +106,7 @@ def _traces(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", ["dp2", "shard2"])
+@pytest.mark.parametrize("pair", ["dp2", "shard2", "tp2"])
 def test_faults_of_several_processes(tmp_path, pair):
     named, count, alarms, _, wrong = search.search(pair, 8, 2, 5, tmp_path)
     assert named >= 7 and not alarms, wrong
