@@ -33,7 +33,7 @@ def made(tmp_path_factory):
         pad_token_id=0, eos_token_id=2, bos_token_id=2,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(str(folder / "llama"))
-    rows = [{"prompt": f"{WORDS[i % 5]} {WORDS[i % 7]}", "completion": WORDS[i % 5]} for i in range(60)]
+    rows = [{"prompt": f"{WORDS[i % 5]} {WORDS[8 + i % 7]}", "completion": WORDS[i % 5]} for i in range(60)]
     (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
