@@ -529,11 +529,14 @@ def messages(folder):
 @case
 def restored(folder):
     """After a run, the model is as before."""
-    model = train(folder, "restored", llama(), documents(), gradient_checkpointing=True, max_steps=1).model
+    trainer = train(folder, "restored", llama(), documents(), gradient_checkpointing=True, max_steps=1)
+    model = trainer.model
     hooks = sum(len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules())
     recompute = type(model.model.layers[0]._gradient_checkpointing_func)
     named = f"{recompute.__module__}.{recompute.__name__}"
-    return {"left": [hooks, model.config._attn_implementation, "_loss_function" in vars(model), named]}
+    left = [hooks, model.config._attn_implementation, "_loss_function" in vars(model), named]
+    loss = trainer.compute_loss(model, pad(documents(3)))  # by this process alone
+    return {"left": left, "values": [float(loss.detach())]}
 
 
 @case

@@ -216,7 +216,7 @@ class SequenceDivision:
     @contextlib.contextmanager
     def keeping_parts(self) -> Iterator[None]:
         """A context in which the parts are not gathered after the last layer: what follows has them too."""
-        self.keeps_parts = True
+        self.keeps_parts, self.last = True, None  # outside of the context, the next forward pass is not divided
         try:
             yield
         finally:
