@@ -23,4 +23,11 @@ EXPLAINED: list[tuple[str, str, str]] = [
     ),
     ("*two_stage1", "reads", "at a save, the mesh says which processes write; torch's reads its ranks from a tensor"),
     ("*two_tokens", "reads", "before the first update, it is computed whether the labels are shifted"),
+    *(
+        (runs, fields, "before the first update, processes compare arguments, lengths of data and learning rates")
+        for runs in ("*two_*", "*one_then_two")
+        for fields in ("reads", "collectives")
+    ),
+    ("*-nonfinite_skip", "files", "checkpoints store how many updates were skipped in a row"),
+    ("torch-nonfinite_skip", "reads", "at a log or a save, one value less is read from the device"),
 ]
