@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import TrainingArguments
+from ..backends import registry
 from ..errors import ArgumentError
 from ..parser import ArgumentParser
 from ..parser.files import read_json, read_yaml
 from .tasks import TASKS
-
-FRAMEWORKS = ("torch", "paddle", "mindspore")
 
 
 def _key(help: str, default: Any = None, choices: Sequence[str] | None = None) -> Any:
@@ -35,7 +34,7 @@ class Recipe:
     labels: list[str] | None = _key("The labels in their order; default: those of the model, or of the data, sorted.")
     bad_rows: str = _key("What to do about rows that cannot be used.", "stop", choices=("stop", "skip"))
     tokenizer: str | None = _key("A folder or name of another tokenizer than the model's.")
-    framework: str | None = _key("The framework; default: the first that is installed.", choices=FRAMEWORKS)
+    framework: str | None = _key("The framework; default: the first that is installed.", choices=registry.released())
     from_scratch: bool = _key("Make a new model from the configuration, with random weights.", False)
     lora: bool | dict[str, Any] | None = _key(
         'Train a LoRA adapter instead of all weights: true, or options such as {"r": 8, "alpha": 16}.'

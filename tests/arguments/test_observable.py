@@ -35,6 +35,8 @@ CLOSED = {
     ("debug", "tpu_metrics_debug"),
     *(("optim", name) for name, row in OPTIMIZERS.items() if row.unsupported),
     ("sharding", "offload"),
+    ("trace_steps", "with torch_compile"),
+    ("verify_steps", "with torch_compile"),
 }
 # Arguments of other trainers, beyond the seeds' and ARGUMENTS.md's own, that nothing here would answer to.
 FOREIGN = {

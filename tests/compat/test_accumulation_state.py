@@ -178,7 +178,7 @@ def test_gradients_are_exchanged_at_the_end_of_an_update(arguments, monkeypatch,
     monkeypatch.setattr(accelerate_state, "is_imported", lambda: False)
     options = {"gradient_accumulation_kwargs": {"sync_each_batch": every}}
     given = Trainer(torch.nn.Linear(2, 2), arguments(accelerator_config=options)).accelerator
-    monkeypatch.setattr(type(given), "num_processes", processes)
+    monkeypatch.setattr(type(given), "use_distributed", processes > 1)
     given.gradient_accumulation_steps, model = 3, Model()
     for _ in range(3):
         with given.accumulate(model):

@@ -143,7 +143,7 @@ def test_loaders_are_those_of_accelerate_for_a_copied_loop_alone(tmp_path, monke
     copy, calls = (cls(Line(Config()), args, **given) for cls in (copied("evaluation_loop"), Calls))
     assert ready(copy.get_eval_dataloader()) and not ready(copy.get_train_dataloader())
     assert not ready(calls.get_eval_dataloader())
-    monkeypatch.setattr(type(copy.accelerator), "num_processes", 2)
+    monkeypatch.setattr(type(copy.accelerator), "use_distributed", True)
     loader = object()
     assert copy.accelerator.for_evaluation(loader) is loader, "it has been divided"
 
