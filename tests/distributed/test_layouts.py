@@ -28,7 +28,7 @@ def run_all(folder, cases):
     return known
 
 
-COMMON = ("brief", "equal", "saved", "evaluated", "averaged", "dropped", "arrived")
+COMMON = ("brief", "equal", "saved", "evaluated", "arrived")
 RARE = ("evaluated", "averaged", "dropped", "recomputed", "halved", "skipped", "generated", "adapted", "counted")
 BRIEF = [(size, layout) for size, layout in EVERY if "stage2" not in layout]
 
@@ -140,14 +140,6 @@ def check_dropped(known, size, layout):
 
 def test_evaluation_and_predictions(found):
     check_evaluated(found, 2, "tp2")
-
-
-def test_an_average_of_the_weights(found):
-    check_averaged(found, 2, "tp2")
-
-
-def test_dropout_is_common_where_activations_are_whole_and_own_where_they_are_divided(found):
-    check_dropped(found, 2, "tp2")
 
 
 def test_a_model_that_was_divided_when_it_was_loaded(found):

@@ -69,7 +69,10 @@ def test_a_lost_micro_batch_is_one_of_accumulation(runs):
     assert any("part 1 of 2 is missing from the sum" in hint for hint in found.first.hints)
 
 
-@pytest.mark.parametrize("framework", [name for name in names() if name != "torch"])
+@pytest.mark.parametrize(
+    "framework",
+    [pytest.param(name, marks=pytest.mark.slow if name == "mindspore" else ()) for name in names() if name != "torch"],
+)
 def test_ports_agree_and_a_wrong_one_is_found(runs, framework):
     plain = {"with_stats": False} if framework == "paddle" else {}
     found = compare_runs(runs(**plain), runs(framework))

@@ -101,6 +101,7 @@ needs_trl = pytest.mark.skipif(find_spec("trl") is None, reason="needs TRL")
 PREFERENCES = "--task dpo --model llama --data preferences.jsonl --max_steps 3 --learning_rate 1e-3".split()
 
 
+@pytest.mark.slow
 @needs_trl
 def test_preferences_are_learned_by_trl(at, tmp_path):
     words = [*PREFERENCES, *FAST, "--trl", '{"beta": 0.3}', "--output_dir", str(tmp_path / "dpo")]
