@@ -131,7 +131,8 @@ def check_averaged(known, size, layout):
 def check_dropped(known, size, layout):
     alone, *together = known[1][0]["dropped"]["alone"], *(each["dropped"][layout] for each in known[size])
     first, second = together[0], together[1]  # of one tensor axis
-    check_equal(alone["outside"], first["outside"], weights=1e-4)
+    if layout == "tp2":  # several batches draw from several streams
+        check_equal(alone["outside"], first["outside"], weights=1e-4)
     assert first["again"]["weights"] == first["inside"]["weights"]
     assert first["inside"]["losses"] == second["inside"]["losses"] != alone["inside"]["losses"]
     assert first["masks"]["outside"] == second["masks"]["outside"]
@@ -198,7 +199,7 @@ def test_features_in_every_layout(size, layout, rare):
 @pytest.mark.parametrize(("size", "layout"), EVERY)
 def test_half_precision_is_as_far_from_one_process_as_that_from_float32(size, layout, rare):
     one, whole = rare[1][0]["halved"]["alone"]["bf16"], rare[1][0]["halved"]["float32"]
-    assert difference(rare[size][0]["halved"][layout]["bf16"], one) <= 2 * difference(one, whole)
+    assert difference(rare[size][0]["halved"][layout]["bf16"], one) <= difference(one, whole)
 
 
 @pytest.mark.slow
