@@ -10,6 +10,7 @@ import numpy as np
 from mindspore import nn, ops
 
 from ...formats.digests import PROJECTIONS, ProjectionFactors
+from .._common.tracing import After, Before, watch_layers
 from . import weights
 from .models import unwrap
 from .optimizer_layout import LAYOUT
@@ -17,31 +18,9 @@ from .tensors import is_floating as _is_floating
 from .tensors import to_numpy
 
 
-def watch(
-    model: nn.Cell,
-    before: Callable[[str, Any, tuple, dict], tuple[tuple, dict] | None],
-    after: Callable[[str, Any, Any], Any],
-) -> Callable[[], None]:
-    """Call functions before and after the forward pass of every layer: with its name, the layer and its arguments,
-    which they may replace, or its output, for which they may return another. The returned function removes them."""
-
-    def hooks(name: str) -> tuple[Callable, Callable]:
-        return (
-            lambda layer, args, kwargs: before(name, layer, args, kwargs),
-            lambda layer, args, kwargs, output: after(name, layer, output),
-        )
-
-    handles = []
-    for name, cell in unwrap(model).cells_and_names():
-        first, last = hooks(name)
-        handles.append(cell.register_forward_pre_hook(first, with_kwargs=True))
-        handles.append(cell.register_forward_hook(last, with_kwargs=True))
-
-    def remove() -> None:
-        for handle in handles:
-            handle.remove()
-
-    return remove
+def watch(model: nn.Cell, before: Before, after: After) -> Callable[[], None]:
+    """Call functions before and after the forward pass of every layer; see watch_layers."""
+    return watch_layers(unwrap(model).cells_and_names(), nn.Cell.register_forward_hook, before, after)
 
 
 def is_floating(value: Any) -> bool:

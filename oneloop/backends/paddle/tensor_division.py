@@ -25,7 +25,7 @@ from paddle.distributed.auto_parallel.api import dtensor_from_local
 
 from ...errors import ArgumentError, ModelError, UnsupportedError
 from .._common import tensor_plans as plans
-from .._common.helpers import map_tensors, preview
+from .._common.helpers import map_tensors
 from . import divided_dropout
 from .adapters import is_adapter
 from .models import unwrap
@@ -37,7 +37,7 @@ _EMBEDDINGS = (plans.EMBEDDING_ROWS, plans.EMBEDDING_COLUMNS)
 # Of a weight; biases are divided with columns.
 _DIMS = {
     **dict.fromkeys((*_COLUMNS, plans.EMBEDDING_COLUMNS), 1),
-    **dict.fromkeys((*plans.ROWWISE, plans.EMBEDDING_ROWS), 0),
+    **dict.fromkeys((*plans.ROWWISE, *plans.SPLITS_INPUT, plans.EMBEDDING_ROWS), 0),
 }
 _DIVIDED, _VIEWS = "oneloop_divided", "_oneloop_views"
 
@@ -61,7 +61,7 @@ def divide(model: nn.Layer, mesh: Any, given: dict[str, str] | None) -> None:
         )
     layers = {name: layer for name, layer in base.named_sublayers() if name}
     known = [name for name, layer in layers.items() if isinstance(layer, (nn.Linear, nn.Embedding))]
-    styles = plans.matched_layers(_plan(base, given, known), list(layers), type(base).__name__, known)
+    styles = plans.matched_layers(plans.plan_of(base, given, known), list(layers), type(base).__name__, known)
     dims = _dims(layers, styles, len(mesh.process_ids))
     _check_lists(base)
     index = mesh.process_ids.index(dist.get_rank())
@@ -80,19 +80,6 @@ def divide(model: nn.Layer, mesh: Any, given: dict[str, str] | None) -> None:
 
 
 # -- the plan
-
-
-def _plan(model: nn.Layer, given: dict[str, str] | None, known: list[str]) -> dict[str, str]:
-    """The one of the arguments, or that of the model."""
-    if given is not None:
-        return given
-    own: Any = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None)
-    if isinstance(own, dict) and own:
-        return own
-    raise ArgumentError(
-        f"{type(model).__name__} has no plan for tensor parallelism. Pass tensor_parallel_plan, with the names of its "
-        f'layers: {{"layers.*.up": "colwise", "layers.*.down": "rowwise"}}. It has {preview(plans.patterns(known))}.'
-    )
 
 
 def _dims(layers: dict[str, nn.Layer], styles: dict[str, str], size: int) -> dict[int, int | None]:

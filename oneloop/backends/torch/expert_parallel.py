@@ -22,12 +22,12 @@ from ...distributed.mesh import EXPERT, SEQUENCE, SHARD, TENSOR, Mesh
 from ...errors import ArgumentError, ModelError, UnsupportedError
 from ...optim.catalog import OPTIMIZERS
 from .._common.helpers import preview
-from .ddp import DataParallelStrategy
+from . import divided_weights
+from .divided_weights import DividedWeights
 from .models import is_adapter, unwrap
 from .parallel import SingleProcessStrategy, from_main, local
 from .sharding import device_mesh
 from .tensor_division import Division
-from .tensor_parallel import _TensorParallel, _TensorParallelDDP
 
 _INPUTS = ["hidden_states", "top_k_index", "top_k_weights"]
 _DIVIDED = "_oneloop_experts"
@@ -35,18 +35,18 @@ _DIVIDED = "_oneloop_experts"
 
 def derive(strategy: type[SingleProcessStrategy]) -> type[SingleProcessStrategy]:
     """A strategy with expert parallelism added."""
-    if issubclass(strategy, DataParallelStrategy):
-        return type(f"ExpertParallel{strategy.__name__}", (_ExpertParallel, _TensorParallelDDP, strategy), {})
-    return type(f"ExpertParallel{strategy.__name__}", (_ExpertParallel, strategy), {})
+    return divided_weights.derive("ExpertParallel", _ExpertParallel, strategy)
 
 
-class _ExpertParallel(_TensorParallel):
+class _ExpertParallel(DividedWeights):
+    argument = "expert_parallel_size"
+
     def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh) -> None:
         _check_arguments(args, mesh)
         super().__init__(args, processes, mesh)
 
     def divide(self, model: nn.Module) -> None:
-        self.model, self._checked = model, False
+        self.model = model
         known = getattr(unwrap(model), _DIVIDED, None)
         if known is None:
             if is_adapter(unwrap(model)):
@@ -62,16 +62,6 @@ class _ExpertParallel(_TensorParallel):
                 _divide(layer, mesh, known)
             object.__setattr__(unwrap(model), _DIVIDED, known)
         self.division = known
-
-    def prepare_optimizer(self, optimizer: Any) -> Any:
-        assert self.division is not None
-        given = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
-        if any(p in self.division.swapped and p in optimizer.state for p in given):
-            raise UnsupportedError(
-                "the given optimizer has already made steps on the undivided model. With expert_parallel_size pass a "
-                "new one, or resume from a checkpoint."
-            )
-        return super().prepare_optimizer(optimizer)
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         if cls.__name__ == "Adafactor":

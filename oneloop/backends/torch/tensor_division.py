@@ -21,7 +21,6 @@ What no plan mentions stays as it is.
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -33,15 +32,19 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...distributed.mesh import DATA, SHARD, TENSOR
 from ...errors import ArgumentError, ModelError, UnsupportedError
-from .._common.helpers import preview
+from .._common import tensor_plans as plans
+from .._common.tensor_plans import (
+    COLWISE,
+    EMBEDDING_COLUMNS,
+    EMBEDDING_ROWS,
+    GATHERED,
+    ROWWISE,
+    SPLITS_INPUT,
+    SUMMED,
+    WHOLE,
+)
 from . import adapters
 from .models import base_of, is_adapter, unwrap
-
-COLWISE, ROWWISE = ("colwise",), ("rowwise",)
-GATHERED = ("colwise_gather_output", "colwise_rep")
-SPLITS_INPUT = ("rowwise_split_input", "rowwise_rep")
-SUMMED = "replicated_with_grad_allreduce"
-NOTHING = (SUMMED, "replicate")
 
 
 def _style(word: str) -> ParallelStyle:
@@ -53,14 +56,14 @@ def _style(word: str) -> ParallelStyle:
         return RowwiseParallel()
     if word in SPLITS_INPUT:
         return RowwiseParallel(input_layouts=Replicate())
-    if word == "embedding_rowwise":
+    if word == EMBEDDING_ROWS:
         return RowwiseParallel(input_layouts=Replicate())
     return ColwiseParallel(output_layouts=Replicate())  # embedding_colwise
 
 
 KINDS: dict[str, type[nn.Module]] = {
     **dict.fromkeys((*COLWISE, *GATHERED, *ROWWISE, *SPLITS_INPUT), nn.Linear),
-    **dict.fromkeys(("embedding_rowwise", "embedding_colwise"), nn.Embedding),
+    **dict.fromkeys((EMBEDDING_ROWS, EMBEDDING_COLUMNS), nn.Embedding),
 }
 
 
@@ -105,7 +108,7 @@ def styles_of(model: nn.Module, given: dict[str, str] | None, size: int) -> dict
     """How each layer of a model will be divided over that many processes, by the given plan or by its own. An error for
     what cannot be divided."""
     base = base_of(model)
-    styles = _matched(base, _plan(base, given), given is not None)
+    styles = _matched(base, given)
     if is_adapter(unwrap(model)):
         styles = _with_adapters(base, styles)
     _check(base, styles, size)
@@ -122,7 +125,7 @@ def divide(model: nn.Module, mesh: DeviceMesh, given: dict[str, str] | None) -> 
         module = base.get_submodule(name)
         if word == SUMMED:
             summed += module.parameters(recurse=False)
-        elif word not in NOTHING:
+        elif word not in WHOLE:
             parallelize_module(module, mesh, _style(word), src_data_rank=None)
     _tie_again(base, tied)
     _divisions[base] = found
@@ -182,52 +185,24 @@ def _is_wrapped_by_loader(layer: nn.Module) -> bool:
 # -- the plan
 
 
-def _plan(model: nn.Module, given: dict[str, str] | None) -> dict[str, str]:
-    """The one of the arguments, or that of the model."""
-    if given is not None:
-        return given
-    own: Any = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None)
-    if isinstance(own, dict) and own:
-        return own
-    raise ArgumentError(
-        f"{type(model).__name__} has no plan for tensor parallelism. Pass tensor_parallel_plan, with the names of its "
-        f'layers: {{"layers.*.up": "colwise", "layers.*.down": "rowwise"}}. It has {preview(_linear_names(model))}.'
-    )
-
-
-def _linear_names(model: nn.Module) -> list[str]:
-    names = (name for name, module in model.named_modules() if isinstance(module, nn.Linear))
-    return list(dict.fromkeys(".".join("*" if part.isdigit() else part for part in name.split(".")) for name in names))
-
-
-def _matched(model: nn.Module, plan: dict[str, str], is_given: bool) -> dict[str, str]:
+def _matched(model: nn.Module, given: dict[str, str] | None) -> dict[str, str]:
     """The style of each layer that the plan names. In a plan of the arguments each name has a layer; that of a model
     may name layers that this one is without."""
-    styles: dict[str, str] = {}
+    known = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    plan = plans.plan_of(model, given, known)
     names = [name for name, _ in model.named_modules() if name]
-    parameters = {name for name, _ in model.named_parameters()}
+    if given is None:
+        _check_parameters(model, plan, names)
+    return plans.matched_layers(plan, names, type(model).__name__, known, may_miss=given is None)
+
+
+def _check_parameters(model: nn.Module, plan: dict[str, str], layers: list[str]) -> None:
+    """An error for what the plan of a model says of a parameter by its own name, which no style here divides."""
+    parameters = [name for name, _ in model.named_parameters()]
     for pattern, word in plan.items():
-        matched = [name for name in names if _matches(name, pattern)]
-        if is_given and not matched:
-            raise ArgumentError(
-                f"tensor_parallel_plan[{pattern!r}] is the name of no layer of {type(model).__name__}, which has "
-                f"{preview(_linear_names(model))}."
-            )
-        if not matched and any(_matches(name, pattern) for name in parameters) and word not in NOTHING:
+        of_layer = any(plans.matches(name, pattern) for name in layers)
+        if word not in WHOLE and not of_layer and any(plans.matches(name, pattern) for name in parameters):
             raise _unsupported(pattern, word)
-        styles |= dict.fromkeys(matched, word)
-    if not any(word not in NOTHING for word in styles.values()):
-        raise ArgumentError(
-            f"the plan for tensor parallelism divides no layer of {type(model).__name__}: {preview(list(plan))}. Its "
-            f"layers are {preview(_linear_names(model))}."
-        )
-    return styles
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Whether a name is that of a pattern, in which * stands for one part."""
-    parts, wanted = name.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(fnmatchcase(part, one) for part, one in zip(parts, wanted))
 
 
 def _with_adapters(model: nn.Module, styles: dict[str, str]) -> dict[str, str]:
@@ -241,7 +216,7 @@ def _with_adapters(model: nn.Module, styles: dict[str, str]) -> dict[str, str]:
             continue
         found[f"{name}.base_layer"] = word
         for part, trained in adapters.lora_layers(module):
-            if word in ("embedding_rowwise", "embedding_colwise", *GATHERED, *SPLITS_INPUT):
+            if word in (EMBEDDING_ROWS, EMBEDDING_COLUMNS, *GATHERED, *SPLITS_INPUT):
                 raise UnsupportedError(
                     f"{name} is divided ({word}) and has an adapter, which is not supported with "
                     "tensor_parallel_size. Leave this layer out of the adapter's target_modules."
@@ -265,14 +240,14 @@ def _outer_name(name: str) -> str:
 def _unsupported(name: str, word: str) -> UnsupportedError:
     return UnsupportedError(
         f"the plan for tensor parallelism has {word!r} for {name}, which is not supported. Supported are "
-        f"{', '.join((*KINDS, *NOTHING))}. Pass a tensor_parallel_plan without this layer, which then stays whole."
+        f"{', '.join((*KINDS, *WHOLE))}. Pass a tensor_parallel_plan without this layer, which then stays whole."
     )
 
 
 def _check(model: nn.Module, styles: dict[str, str], size: int) -> None:
     for name, word in styles.items():
         module: Any = model.get_submodule(name)
-        if word in NOTHING:
+        if word in WHOLE:
             continue
         if word not in KINDS:
             raise _unsupported(name, word)
@@ -286,7 +261,7 @@ def _check(model: nn.Module, styles: dict[str, str], size: int) -> None:
             _check_heads(model, name, module.out_features, size)
         if word in ROWWISE or word in SPLITS_INPUT:
             _check_divisible(name, "in_features", module.in_features, size)
-        if word == "embedding_colwise":
+        if word == EMBEDDING_COLUMNS:
             _check_divisible(name, "embedding_dim", module.embedding_dim, size)
         if getattr(module, "sparse", False):
             raise UnsupportedError(f"{name}: sparse gradients cannot be divided. Create it with sparse=False.")
@@ -325,8 +300,8 @@ def _tied(model: nn.Module) -> list[list[str]]:
 
 
 _DIVIDED_DIM = {
-    **dict.fromkeys((*COLWISE, *GATHERED, "embedding_rowwise"), 0),
-    **dict.fromkeys((*ROWWISE, *SPLITS_INPUT, "embedding_colwise"), 1),
+    **dict.fromkeys((*COLWISE, *GATHERED, EMBEDDING_ROWS), 0),
+    **dict.fromkeys((*ROWWISE, *SPLITS_INPUT, EMBEDDING_COLUMNS), 1),
 }
 
 

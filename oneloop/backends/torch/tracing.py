@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ...formats.digests import PROJECTIONS, ProjectionFactors
+from .._common.tracing import After, Before, watch_layers
 from . import weights
 from .models import unwrap
 from .optimizer_layout import LAYOUT
@@ -18,31 +19,9 @@ from .optimizer_layout import LAYOUT
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
-def watch(
-    model: nn.Module,
-    before: Callable[[str, Any, tuple, dict], tuple[tuple, dict] | None],
-    after: Callable[[str, Any, Any], Any],
-) -> Callable[[], None]:
-    """Call functions before and after the forward pass of every layer: with its name, the layer and its arguments,
-    which they may replace, or its output, for which they may return another. The returned function removes them."""
-
-    def hooks(name: str) -> tuple[Callable, Callable]:
-        return (
-            lambda layer, args, kwargs: before(name, layer, args, kwargs),
-            lambda layer, args, kwargs, output: after(name, layer, output),
-        )
-
-    handles = []
-    for name, layer in unwrap(model).named_modules():
-        first, last = hooks(name)
-        handles.append(layer.register_forward_pre_hook(first, with_kwargs=True))
-        handles.append(layer.register_forward_hook(last, with_kwargs=True))
-
-    def remove() -> None:
-        for handle in handles:
-            handle.remove()
-
-    return remove
+def watch(model: nn.Module, before: Before, after: After) -> Callable[[], None]:
+    """Call functions before and after the forward pass of every layer; see watch_layers."""
+    return watch_layers(unwrap(model).named_modules(), nn.Module.register_forward_hook, before, after)
 
 
 def is_floating(value: Any) -> bool:
