@@ -1,8 +1,18 @@
 """The errors that oneloop raises on purpose. Each message says what was wrong, what was expected and what to do."""
 
+import logging
+import os
+import sysconfig
+from types import TracebackType
 from typing import Any
 
 from .secrets import clean_text
+
+logger = logging.getLogger(__name__)
+
+FULL_TRACEBACK = "ONELOOP_FULL_TRACEBACK"  # an environment variable: 1 shows all frames
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class OneloopError(Exception):
@@ -117,3 +127,42 @@ class SearchError(OneloopError, RuntimeError):
 
 class EvaluationInterrupted(OneloopError):
     """A signal (preemption) interrupted an evaluation during training."""
+
+
+# -- tracebacks
+
+
+def shorten(error: BaseException) -> BaseException:
+    """The same error without the frames of this package, for those that the user has to mend. Its cause is shown if
+    the user's code has a part in it."""
+    if os.environ.get(FULL_TRACEBACK, "") not in ("", "0"):
+        return error
+    error.__traceback__ = _without(error.__traceback__, (_PACKAGE,))
+    cause = error.__cause__
+    if cause is not None:
+        cause.__traceback__ = _without(cause.__traceback__, (_PACKAGE, *_INSTALLED))
+        cause.__context__ = None
+        if cause.__traceback__ is None:  # still error.__context__, for debuggers
+            error.__cause__, error.__context__, error.__suppress_context__ = None, cause, True
+    return error
+
+
+def _without(traceback: TracebackType | None, folders: tuple[str, ...]) -> TracebackType | None:
+    """A traceback without the frames of files in these folders."""
+    kept = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(folders):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    rest = None
+    for each in reversed(kept):
+        rest = TracebackType(rest, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return rest
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a line to the end of an error's traceback. Python 3.10 has no notes: there it is logged."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:
+        logger.error("%s: %s %s", type(error).__name__, error, note)

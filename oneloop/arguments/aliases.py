@@ -255,7 +255,7 @@ def unknown(cls: Any, name: str, known: list[str]) -> UnknownArgumentError:
         target = _MISTAKE_FOR[name]
         hint = f"did you mean '{target}'?" if target in known else f"instead, use {target}"
     else:
-        hint = f"did you mean '{near[0]}'?" if near else "see docs/arguments.md for all arguments"
+        hint = f"did you mean '{near[0]}'?" if near else f"help(oneloop.{cls.__name__}) lists all arguments"
     return UnknownArgumentError(f"{cls.__name__} has no argument '{name}'; {hint}" + ("" if hint[-1] == "?" else "."))
 
 

@@ -211,13 +211,18 @@ def to_member(name: str, value: Any, choices: type[Enum] | tuple[Any, ...]) -> A
     return choices(plain) if isinstance(choices, type) else plain
 
 
+# What people write for an optimizer, and the name of what they mean.
+_COMMON_VALUES = {"adam": "adamw_torch", "adam_w": "adamw_torch", "momentum": "sgd", "adamw_fused": "adamw_torch_fused"}
+
+
 def _one_of(value: Any, allowed: list[Any]) -> str:
-    """The choices for an error message; for a long list, only the closest matches."""
+    """The choices for an error message; of a long list, the closest matches first."""
     if len(allowed) <= 20:
         return "one of " + ", ".join(repr(choice) for choice in allowed)
-    near = difflib.get_close_matches(str(value), map(str, allowed), n=3, cutoff=0.4) or allowed[:3]
-    shown = ", ".join(repr(choice) for choice in near)
-    return f"one of {len(allowed)} names, such as {shown}; see docs/arguments.md for all of them"
+    usual = _COMMON_VALUES.get(str(value).lower())
+    near = [usual] if usual in allowed else difflib.get_close_matches(str(value).lower(), map(str, allowed), n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"one of {', '.join(map(str, allowed))}{hint}"
 
 
 CONVERTERS: dict[Any, Callable[[str, Any], Any]] = {

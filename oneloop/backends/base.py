@@ -129,6 +129,9 @@ class Models(Protocol):
     def num_matrix_parameters(self, model: Any) -> int:
         """The number of those in matrix products: without embeddings, which are look-ups."""
 
+    def embedding_rows(self, model: Any) -> dict[str, tuple[int, int | None]]:
+        """Rows of every embedding by its name, and the row that is reserved for padding, or None."""
+
     def decay_names(self, model: Any) -> list[str]:
         """Parameters that weight decay applies to: all except biases and the weights of norms."""
 

@@ -21,6 +21,7 @@ import numpy as np
 from ..errors import DataError
 from .collators.base import to_numpy
 from .feistel import key_of, permute
+from .fetching import fetch_samples
 from .order import Order
 
 IGNORED = -100  # the label of the first token of a piece: nothing before it predicts it
@@ -269,11 +270,11 @@ class PackedDocuments:
         """Documents by number, which are given in ascending order."""
         samples = []
         if self.sources is None:
-            samples = fetched(self.dataset, wanted)
+            samples = fetch_samples(self.dataset, wanted)
         else:
             borders = np.searchsorted(wanted, self._firsts).tolist()
             for data, first, begin, end in zip(self.sources, self._firsts, borders, borders[1:]):
-                samples += fetched(data, [document - first for document in wanted[begin:end]])
+                samples += fetch_samples(data, [document - first for document in wanted[begin:end]])
         found = {}
         for document, sample in zip(wanted, samples):
             found[document] = columns = token_columns(sample, self.extra, f"document {document}")
@@ -296,12 +297,6 @@ class PackedDocuments:
 
 
 # -- documents and packs as columns of tokens
-
-
-def fetched(dataset: Any, indices: list[int]) -> list[Any]:
-    """These samples, at once where the dataset can do that."""
-    fetch = getattr(dataset, "__getitems__", None)
-    return fetch(indices) if fetch is not None and indices else [dataset[index] for index in indices]
 
 
 def extra_columns(sample: Any, accepted: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 from .. import randomness
 from ..backends.loading import load
 from .feistel import key_of
+from .fetching import fetch_sample
 
 # Separate these seeds from each other and from the keys of the data order.
 _SAMPLE, _FETCH, _COLLATE = -101, -102, -103
@@ -89,7 +90,7 @@ class SeededData:
             samples = []
             for i, index in enumerate(indices):
                 self._start(epoch, _SAMPLE, index, *((position + i,) if self.repeats else ()))
-                samples.append(self.dataset[index])
+                samples.append(fetch_sample(self.dataset, index))
             current = (self._start(epoch, _COLLATE, position),)
             return samples
         fetch = getattr(self.dataset, "__getitems__", None)
@@ -100,7 +101,7 @@ class SeededData:
             samples = []
             for i, index in enumerate(indices):
                 self._start(epoch, _SAMPLE, index, *((self.shard_id, number, i) if self.repeats else ()))
-                samples.append(self.dataset[index])
+                samples.append(fetch_sample(self.dataset, index))
         current = (self._start(epoch, _COLLATE, self.shard_id, number),)  # seed of the collator, which runs next
         return samples
 

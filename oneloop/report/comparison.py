@@ -32,6 +32,8 @@ def find(folders: Sequence[str | Path]) -> list[Path]:
     for folder in map(Path, folders):
         runs = find_runs(folder)
         if not runs:
+            if not folder.is_dir():
+                raise DataError(f"{folder}: no such directory. Pass the output_dir of a run.")
             raise DataError(
                 f"{folder} contains no run. Pass the output_dir of a run, or a directory with several of them."
             )

@@ -10,6 +10,7 @@ from ..arguments import TrainingArguments
 from ..backends import loading
 from ..errors import ArgumentError, InvalidTypeError, UnknownArgumentError
 from . import map_function
+from .validation import has_length
 
 
 @dataclass
@@ -110,3 +111,21 @@ def _from_paddle_order(given: TrainerInit) -> None:
     if given.train_dataset is None or callable(given.train_dataset):
         given.data_collator, given.train_dataset = given.train_dataset, given.eval_dataset
         given.eval_dataset, given.tokenizer, given.model_init = given.tokenizer, given.model_init, None
+
+
+def describe(trainer: Any) -> str:
+    """A Trainer in one line, for repr(): what it trains, on what, where. It may be half made."""
+    core = trainer.__dict__.get("_oneloop")
+    model, args = trainer.__dict__.get("model"), trainer.__dict__.get("args")
+    known = [type(model).__name__ if model is not None else "no model"]
+    if core is not None and model is not None:
+        known.append(f"{core.backend.models.num_parameters(model):,} parameters")
+        known.append(f"{core.backend.NAME} on {args.device}")
+    for name in ("train_dataset", "eval_dataset"):
+        data = trainer.__dict__.get(name)
+        if data is not None:
+            size = f"{len(data):,} samples" if has_length(data) and not isinstance(data, dict) else type(data).__name__
+            known.append(f"{name}: {size}")
+    if args is not None:
+        known.append(f"output_dir={str(args.output_dir)!r}")
+    return f"<{type(trainer).__name__}: {', '.join(known)}>"

@@ -11,8 +11,9 @@ from .. import behaviour
 from ..data.batch_sizes import batch_rows, loader_rows
 from ..data.order import NoBatch
 from ..distributed.even_batches import even_batches
-from ..errors import ArgumentError, DataError, EvaluationInterrupted
+from ..errors import ArgumentError, DataError, EvaluationInterrupted, OneloopError, shorten
 from ..outputs import EvalLoopOutput, EvalPrediction, plain_metrics
+from . import batch_hints
 from .core import core_of
 from .dataloaders import local_batches
 from .gathering import NestedRows, map_leaves
@@ -44,6 +45,8 @@ def run_loop(
                 ignore_keys=ignore_keys,
                 metric_key_prefix=prefix,
             )
+        except OneloopError as error:
+            raise shorten(error)  # noqa: B904 (it is the same error)
         finally:
             core.strategy.finish_eval(trainer.model)
 
@@ -133,7 +136,13 @@ def _predict(core: "Core", model: Any, inputs: Any, gather: "EvalOutputs", ignor
     trainer = core.trainer
     args = trainer.args
     rows = batch_rows(inputs) or args.eval_batch_size
-    loss, logits, labels = trainer.prediction_step(model, inputs, gather.loss_only, ignore_keys=ignore_keys)
+    try:
+        loss, logits, labels = trainer.prediction_step(model, inputs, gather.loss_only, ignore_keys=ignore_keys)
+    except Exception as error:
+        explained = batch_hints.explain(error, inputs, core)
+        if explained is None:
+            raise
+        raise explained from error
     if logits is not None and trainer.preprocess_logits_for_metrics is not None:
         logits = trainer.preprocess_logits_for_metrics(logits, labels)
     kept = None

@@ -338,6 +338,9 @@ def default_compute_loss(
     else:
         computed, outputs, is_mean, has_loss = _external_loss(core, model, inputs, num_items, bool(whole))
     loss = computed
+    broadcasts = core.run.update.broadcasts
+    if not broadcasts.is_done and is_mean:
+        broadcasts.check(core, outputs, inputs, computed)
     if num_items is not None:
         if is_mean:
             loss = normalize_loss(loss, terms)

@@ -19,7 +19,7 @@ from ..checkpoint.model_files import write_state
 from ..data.mixture import parts_of
 from ..data.order import NoBatch
 from ..data.samplers import IndexSampler
-from ..errors import ArgumentError, DataError, ModelError
+from ..errors import ArgumentError, DataError, ModelError, OneloopError, shorten
 from ..introspect import accepts, takes_trial
 from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
 from ..protocols import (
@@ -43,7 +43,7 @@ from ..protocols import (
 )
 from ..state import TrainerControl, TrainerState
 from . import dataloaders, label_shift, setup, signatures, validation
-from .constructor import normalize_init_args
+from .constructor import describe, normalize_init_args
 from .core import Core, create
 from .evaluation import evaluation_loop, run_loop, with_speed
 from .export import export_model
@@ -175,6 +175,9 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         core.memory.stop("init", core.backend, self.args.device, core.memory.of_init)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
 
+    def __repr__(self) -> str:
+        return describe(self)
+
     def call_model_init(self, trial: Trial | None = None) -> Model:
         """A new model from model_init, which accepts no argument or a trial."""
         model = self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
@@ -283,6 +286,8 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
                 return core.train(resume_from_checkpoint, trial, ignore_keys_for_eval, after)
             except RestartRequested as request:
                 after, resume_from_checkpoint = request.restart, request.restart.checkpoint
+            except OneloopError as error:
+                raise shorten(error)  # noqa: B904 (it is the same error)
 
     @typed_as(signatures.training_step)
     def training_step(self, model: Model, inputs: Batch, num_items_in_batch: Count | None = None) -> Tensor:

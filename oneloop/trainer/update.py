@@ -15,6 +15,7 @@ from ..errors import ArgumentError, ModelError, NoGradientsError
 from ..formats.schema import integer, number
 from ..introspect import NUM_ITEMS
 from . import batch_hints, label_shift
+from .broadcast_check import BroadcastCheck
 from .clipping import clip
 from .loss import (
     WHOLE_UPDATE,
@@ -60,6 +61,7 @@ class Update(Part):
         self.split = 1  # parts that a micro-batch is split into after running out of memory
         self.last_rate = 0.0  # the learning rate of the last update
         self.optimizer_has_no_model_params = False  # maybe those of a criterion
+        self.broadcasts = BroadcastCheck()
         self.past: Any = None  # past_index: the output that is passed to the next batch as `mems`
 
     def accumulates(self, steps: int) -> None:
@@ -201,7 +203,7 @@ class Update(Part):
         """Raise an error that names what is wrong with a batch, if that is why a kernel failed."""
         core = self.core
         for batch in micro_batches:
-            explained = batch_hints.explain(error, batch, core.trainer.label_names, core.backend.tensors)
+            explained = batch_hints.explain(error, batch, core, core.trainer.train_dataset)
             if explained is not None:
                 raise explained from error
 

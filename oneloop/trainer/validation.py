@@ -139,6 +139,11 @@ def dataset(name: str, given: Any, backend: "Backend") -> None:
             f"{name} is a {type(given).__name__} with the keys {keys}; {expected}. Select one of the datasets, or "
             "convert columns into samples with datasets.Dataset.from_dict."
         )
+    if hasattr(given, "iloc") and hasattr(given, "to_dict"):  # a table that is indexed by the names of its columns
+        raise DataError(
+            f"{name} is a {type(given).__name__}, which is indexed by column; {expected}. Pass its rows: "
+            f"{name}.to_dict('records')."
+        )
     if backend.loaders.is_loader(given):
         raise DataError(
             f"{name} is a {type(given).__name__}, which yields batches; {expected}, since the Trainer creates batches "

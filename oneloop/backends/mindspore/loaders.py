@@ -11,6 +11,7 @@ import numpy as np
 
 from ...data import worker_seeding
 from ...data.feistel import key_of
+from ...data.fetching import fetch_samples
 from ...data.iterable import is_streamed
 from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard
@@ -98,9 +99,7 @@ class Loader:
 
 
 def _fetched(loader: Loader, indices: list[int]) -> Any:
-    dataset = loader.dataset
-    fetch = getattr(dataset, "__getitems__", None)
-    return loader.collate_fn(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
+    return loader.collate_fn(fetch_samples(loader.dataset, indices))
 
 
 def _chunks(samples: Iterator[Any], size: int, drop_last: bool, loader: "Loader | None" = None) -> Iterator[list[Any]]:

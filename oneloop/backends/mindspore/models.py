@@ -148,6 +148,12 @@ def num_matrix_parameters(model: Any) -> int:
     return sum(p.size for name, p in base.parameters_and_names() if id(p) not in tables and not is_buffer(name))
 
 
+def embedding_rows(model: Any) -> dict[str, tuple[int, int | None]]:
+    """Rows of every embedding by its name, and the row that is reserved for padding, or None."""
+    cells = unwrap(model).cells_and_names()
+    return {name: (cell.vocab_size, cell.padding_idx) for name, cell in cells if isinstance(cell, nn.Embedding)}
+
+
 def decay_names(model: Any) -> list[str]:
     """Parameters that weight decay applies to: all except biases and the weights of norms."""
     names = []

@@ -20,6 +20,7 @@ from paddle.io.dataloader.collate import default_collate_fn
 
 from ...data import worker_seeding
 from ...data.feistel import key_of
+from ...data.fetching import fetch_samples
 from ...data.iterable import Source, is_streamed, is_worker_aware, warn_about_repeated_samples
 from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard
@@ -84,9 +85,8 @@ def _plain(loader: Any) -> Iterator[Any]:
         own = loader if isinstance(loader, Loader) else None
         yield from _collated(iter(dataset), collate, loader.batch_size, loader.drop_last, own)
         return
-    fetch = getattr(dataset, "__getitems__", None)
     for indices in loader.batch_sampler:
-        yield collate(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
+        yield collate(fetch_samples(dataset, indices))
 
 
 def _collated(
@@ -137,8 +137,7 @@ def _serve(task: _Task, number: int) -> Callable[[Any], Any]:
     if isinstance(dataset, IterableDataset):
         batches = _collated(iter(dataset), collate, task.batch_size, task.drop_last)
         return lambda _: next(batches, END)
-    fetch = getattr(dataset, "__getitems__", None)
-    return lambda indices: collate(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
+    return lambda indices: collate(fetch_samples(dataset, indices))
 
 
 def _reduce(value: Any) -> Any:

@@ -164,6 +164,17 @@ def num_matrix_parameters(model: nn.Layer) -> int:
     return sum(math.prod(whole_shape(p)) for p in model.parameters() if id(p) not in embeddings)
 
 
+def embedding_rows(model: nn.Layer) -> dict[str, tuple[int, int | None]]:
+    """Rows of every embedding by its name, and the row that is reserved for padding, or None."""
+    found = {}
+    for name, layer in base_of(model).named_sublayers(include_self=True):
+        if isinstance(layer, nn.Embedding):
+            padding = layer._padding_idx
+            rows = whole_shape(layer._parameters["weight"])[0]
+            found[name] = (rows, None if padding is None or padding < 0 else padding)
+    return found
+
+
 def decay_names(model: nn.Layer) -> list[str]:
     """Parameters that weight decay applies to: all except biases and the weights of norms."""
     names = []

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, get_work
 from torch.utils.data._utils import worker as worker_state
 
 from ...data.feistel import key_of
+from ...data.fetching import fetch_samples
 from ...data.iterable import Source, is_worker_aware, warn_about_repeated_samples
 from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard
@@ -95,9 +96,8 @@ class Loader(DataLoader):
                 if self.ended:  # an iterator that starts again after its end would never end here
                     return
             return
-        fetch = getattr(dataset, "__getitems__", None)
         for indices in self.batch_sampler:
-            yield collate(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
+            yield collate(fetch_samples(dataset, indices))
 
 
 def close(loader: Any) -> None:

@@ -155,6 +155,12 @@ def num_matrix_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if id(p) not in embeddings)
 
 
+def embedding_rows(model: nn.Module) -> dict[str, tuple[int, int | None]]:
+    """Rows of every embedding by its name, and the row that is reserved for padding, or None."""
+    named = unwrap(model).named_modules()
+    return {name: (m.num_embeddings, m.padding_idx) for name, m in named if isinstance(m, nn.Embedding)}
+
+
 def decay_names(model: nn.Module) -> list[str]:
     """Parameters that weight decay applies to: all except biases and the weights of norms."""
     names = []
