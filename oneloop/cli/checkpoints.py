@@ -1,5 +1,6 @@
 """`oneloop checkpoints`: list, verify and prune the checkpoints of a run."""
 
+import argparse
 import contextlib
 import json
 import time
@@ -8,10 +9,26 @@ from typing import Any
 
 from ..checkpoint import store
 from ..checkpoint.listing import FORMAT, Entry, list_checkpoints, prune, size_text
+from ..errors import ArgumentError
 from ..formats import urls
 from ..formats.terminal import printable
 from ..storage.view import opened
 from ..trainer import parts as parts  # which declare what run.json has of them
+
+
+def command(options: argparse.Namespace) -> int:
+    given = [name for name in ("keep", "damaged", "foreign", "dry_run") if getattr(options, name) not in (None, False)]
+    if given and options.action != "prune":
+        raise ArgumentError(f"--{given[0].replace('_', '-')} is an option of prune: oneloop checkpoints DIR prune ...")
+    return run(
+        options.action,
+        options.directory,
+        options.keep,
+        options.damaged,
+        options.foreign,
+        options.dry_run,
+        options.json,
+    )
 
 
 def run(

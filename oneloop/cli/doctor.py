@@ -4,6 +4,7 @@ Each framework is checked in its own process, so that one that fails to import i
 conflict with each other are never loaded together.
 """
 
+import argparse
 import json
 import platform
 import subprocess
@@ -13,8 +14,13 @@ from typing import Any
 
 from ..arguments import capabilities
 from ..backends import registry
+from ..backends.loading import load
 from ..formats.terminal import printable
 from ..secrets import clean_text
+
+
+def command(options: argparse.Namespace) -> int:
+    return run(options.json)
 
 
 def installed(name: str) -> str | None:
@@ -42,8 +48,6 @@ def ask(name: str, timeout: float = 120.0) -> dict[str, Any]:
 
 def answer(name: str) -> None:
     """In the subprocess: print the framework's devices as JSON."""
-    from ..backends.loading import load
-
     devices = load(name).devices
     counts = {kind: devices.available(kind) for kind in registry.get(name).devices}
     print(json.dumps({"devices": {kind: count for kind, count in counts.items() if count}}))

@@ -6,49 +6,14 @@ import importlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from ..backends import registry
-from ..compat.redirected_names import LIBRARIES
+from ..compat.run_script import run, run_module
 from ..errors import ArgumentError
 from ..plan import request, sizes
 
 
-def add(commands: Any) -> None:
-    """Add the subcommand."""
-    plan = commands.add_parser(
-        "plan",
-        help="show what a run will need in memory, steps, disk and messages, without training",
-        description="Runs a script until its Trainer would train, and prints a plan of the run instead. On PyTorch, "
-        "models are made without memory for their weights.",
-        epilog="Exit status: 0, 1 if the script ended without training or with an error, 2 if the command failed.",
-    )
-    plan.add_argument("--world", type=int, metavar="N", help="the number of processes; default: 1")
-    plan.add_argument("--device-memory", metavar="SIZE", help="the memory of a device, such as 80GB or 24GiB")
-    plan.add_argument(
-        "--per-machine",
-        type=int,
-        default=8,
-        metavar="N",
-        help="processes of a machine, for hybrid sharding; default: 8",
-    )
-    plan.add_argument(
-        "--weights", action="store_true", help="make the model with its weights, for scripts that read their values"
-    )
-    plan.add_argument("--json", action="store_true", help="print JSON instead of text")
-    plan.add_argument("--page", metavar="FILE", help="also write an HTML page")
-    plan.add_argument(
-        "--as", dest="library", choices=LIBRARIES, help="the library; default: detected from the script's imports"
-    )
-    plan.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
-    plan.add_argument("script", metavar="SCRIPT", help="the path of the script")
-    plan.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
-    plan.set_defaults(run=_plan, failure=2)
-
-
-def _plan(options: argparse.Namespace) -> int:
-    from ..compat.run_script import run, run_module
-
+def command(options: argparse.Namespace) -> int:
     sizes.parse("--device-memory", options.device_memory)  # before the script takes its time
     asked = {"world": options.world, "device_memory": options.device_memory, "per_machine": options.per_machine}
     request.begin(request.Request(asked))

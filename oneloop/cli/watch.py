@@ -1,0 +1,15 @@
+"""`oneloop watch`: serve the page of a run during training."""
+
+import argparse
+from pathlib import Path
+
+from ..formats import urls
+from ..report.server import watch
+from ..storage import view
+
+
+def command(options: argparse.Namespace) -> int:
+    if not urls.is_url(options.directory):
+        return watch(Path(options.directory), options.port)
+    with view.followed(options.directory) as folder:
+        return watch(folder, options.port, options.directory)
