@@ -18,7 +18,12 @@ def run_id(trainer):
 
 def weight_average(trainer):
     """The average (EMA or SWA) of the weights of a run."""
-    return trainer._oneloop.run.parts["average"]
+    return part_of(trainer, "average")
+
+
+def part_of(trainer, name):
+    """A part of the current run, or of the last one."""
+    return trainer._oneloop.run.parts[name]
 
 
 def storage_of(trainer):
@@ -43,8 +48,8 @@ def set_processes(trainer, processes):
     """As if the Trainer were one of these processes."""
     from oneloop.distributed.mesh import Mesh
 
-    trainer._oneloop.processes = processes
-    trainer._oneloop.mesh = Mesh.of_batches(processes.size, processes.rank)
+    core = trainer._oneloop
+    core.processes, core.mesh = processes, Mesh.of_batches(processes.size, processes.rank)
 
 
 def extension_of(trainer, kind):

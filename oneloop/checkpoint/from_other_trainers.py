@@ -154,7 +154,7 @@ def _load_rng_state_of_run(run: SavedRun, path: Path, start: Position) -> list[s
 
 def _changes(run: SavedRun, state: dict[str, Any], decay: dict[str, tuple[float, float]]) -> list[str]:
     """How this run differs from the old one, as far as its files show."""
-    plan, notes, size = run.plan, [], run.sizes.per_process
+    plan, notes, size = run.plan, [], run.batch_size
     before, batch = other_trainers.steps_per_epoch(state), state.get("train_batch_size")
     if plan.steps_per_epoch and before and before != plan.steps_per_epoch:
         notes.append(f"an epoch had {before} steps, and has {plan.steps_per_epoch}")

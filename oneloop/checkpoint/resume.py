@@ -251,7 +251,7 @@ def keep_global_batch(run: SavedRun, checkpoint: Checkpoint) -> None:
             f"(stream_sharding='shards'), and this run has {now}: their positions do not fit. Use "
             f"{stored.processes} process(es); stream_sharding='samples', from the start, resumes on any number."
         )
-    wanted, size = stored.properties["samples_per_step"], run.sizes.per_process
+    wanted, size = stored.properties["samples_per_step"], run.batch_size
     accumulation = accumulation_for(wanted, size, now)
     run.set_accumulation(accumulation)
     logger.warning(

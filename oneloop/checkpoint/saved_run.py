@@ -121,7 +121,8 @@ class SavedRun(Protocol):
     def position(self) -> Position: ...
 
     @property
-    def sizes(self) -> Any: ...
+    def batch_size(self) -> int:
+        """Samples in a micro-batch of one process."""
 
     @property
     def parts(self) -> SavedParts: ...

@@ -58,7 +58,7 @@ def _deepspeed(args: Any) -> Any:
     """With the configuration that the run uses, in which nothing is "auto"."""
     from accelerate.utils import DeepSpeedPlugin
 
-    from ..backends.torch import zero_config
+    from ..backends.torch import zero_config  # of torch, which may not be in use
 
     config = zero_config.filled(zero_config.read(args.deepspeed), args)
     with _without_settings_of_launcher():

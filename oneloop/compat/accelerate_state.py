@@ -57,7 +57,7 @@ def divide_loaded_models(args: Any) -> None:
         return
     if not installed("deepspeed") or not _is_for(args):
         return
-    from ..backends.torch import zero, zero_config
+    from ..backends.torch import zero, zero_config  # of torch, which may not be in use
 
     config = zero_config.filled(zero_config.read(args.deepspeed), args)
     if config.get("zero_optimization", {}).get("stage") != 3:
@@ -98,7 +98,7 @@ def accelerator_state(args: Any) -> Any:
         return ProcessState.of(args)
     from accelerate.state import AcceleratorState
 
-    from . import accelerate_plugins as plugins
+    from . import accelerate_plugins as plugins  # for several processes, with accelerate
 
     made, wanted = AcceleratorState._shared_state, plugins.plugin_of(args)
     if made and plugins.plugin_in_state(made) is not wanted:  # a later Trainer may use another engine

@@ -7,6 +7,7 @@ from .. import libraries
 from ..extension import ArgumentsExtension, Extension, extend_arguments, register
 from ..plan import request as plan_request
 from . import accelerate_state, mode
+from .model_library import TransformersLibrary
 from .service_callbacks import ServiceCallbacks
 from .transformers import warn_unused_overrides
 from .trl_state import TrlState
@@ -20,7 +21,7 @@ class ScriptExpectations(Extension):
         warn_unused_overrides(trainer)
         # Scripts of transformers write into it as soon as there is a Trainer; otherwise the first file creates it.
         if mode.emulates("transformers") and trainer.args.should_save and not plan_request.is_active():
-            self.core.run.directory.path.mkdir(parents=True, exist_ok=True)
+            self.core.run.output_dir.mkdir(parents=True, exist_ok=True)
 
     def gradient_state(self) -> Any:
         return self.trainer.accelerator.gradient_state
@@ -56,6 +57,7 @@ def install() -> None:
 def _describe_libraries() -> None:
     libraries.MODELS.update(("transformers", "mindnlp"))
     libraries.PACKED_BY_POSITIONS.add("transformers")
+    libraries.set_models(TransformersLibrary())
     libraries.SHARDING_LOADERS.add("accelerate.data_loader")
     libraries.OPTIMIZER_STATES["transformers.optimization.Adafactor"] = _adafactor_state
     packages = "mindnlp paddlenlp paddleformers transformers tokenizers datasets accelerate peft"

@@ -233,7 +233,7 @@ def _unchanged() -> Iterator[None]:
 
 
 def _replacement(name: str) -> Any:
-    from . import trl_launcher
+    from . import trl_launcher  # for TRL's command line alone
 
     return getattr(trl_launcher, name)
 

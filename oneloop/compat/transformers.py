@@ -212,7 +212,7 @@ class TransformersNames(Base[Args_co]):
     @property
     def _train_batch_size(self) -> int:
         """Samples of a micro-batch in one process."""
-        return self._oneloop.run.sizes.per_process
+        return self._oneloop.run.batch_size
 
     @_train_batch_size.setter
     def _train_batch_size(self, value: int) -> None:

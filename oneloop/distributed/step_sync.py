@@ -223,7 +223,7 @@ class StepSync:
             # As many as there are samples, until gradients have come together with the real number.
             # Only a loss that was divided by the expected number may be corrected.
             divides = counts and update.contract.divides_by_items
-            expected = run.sizes.per_process * len(micro_batches) if divides else None
+            expected = run.batch_size * len(micro_batches) if divides else None
             strategy.piggyback([float(num_items or 0), *StepMessage.packed_status(*status)], expected)
             num_items = num_items if expected is None else expected * size
             core.processes.count_collective()

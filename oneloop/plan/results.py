@@ -115,12 +115,12 @@ class TrainingPlan:
 
     def to_text(self) -> str:
         """The plan as text for a terminal."""
-        from .text import render
+        from .text import render  # it imports this module
 
         return render(self)
 
     def to_html(self, title: str = "Plan") -> str:
         """The plan as a self-contained page."""
-        from .page import render
+        from .page import render  # it imports this module
 
         return render(self, title)

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ..arguments import TrainingArguments
 from ..arguments.evaluation import higher_is_better
 from ..checkpoint import listing
 from ..errors import OneloopError
@@ -34,8 +35,6 @@ def arguments_of(folder: Path, directory: Directory | None = None) -> dict[str, 
 
 def changed(given: dict[str, Any]) -> list[list[str]]:
     """[name, value, default] of the arguments that differ from the defaults."""
-    from ..arguments import TrainingArguments
-
     usual = TrainingArguments(output_dir=".").to_dict()
     return [
         [name, text(value), text(usual.get(name)) if name in usual else ""]

@@ -44,11 +44,11 @@ class WeightAverage(Part):
 
     def model_ready(self) -> None:
         if self.kind is not None:
-            self._named = self.context.backend.models.named_parameters(self.context.model)
+            self._named = self.backend.models.named_parameters(self.context.model)
 
     def end_step(self, step: int) -> None:
         """Take the weights of this step into the average."""
-        args, tensors = self.context.args, self.context.backend.tensors
+        args, tensors = self.context.args, self.backend.tensors
         if step < self._start or step % args.averaging_steps:
             return
         if self.count:
@@ -76,7 +76,7 @@ class WeightAverage(Part):
     def in_model(self) -> Iterator[None]:
         """A context in which the model has the average. The weights of the training are back afterwards, bit for
         bit."""
-        tensors, parameters = self.context.backend.tensors, self._parameters
+        tensors, parameters = self.backend.tensors, self._parameters
         before = tensors.keep(parameters, [None] * len(parameters))
         tensors.assign(parameters, self.values)
         try:
@@ -126,7 +126,7 @@ class WeightAverage(Part):
 
     def _read(self, source: "StoredRun") -> None:
         """Names, shapes and types have to be those of this model's average."""
-        file, backend = f"{self.name}.safetensors", self.context.backend
+        file, backend = f"{self.name}.safetensors", self.backend
         if not source.has_tensors(self.name):
             raise CheckpointError(f"{source.path} has an average of {self.count} weights, but no {file}")
         found, tensors = source.tensor_types(self.name), source.tensors(self.name)

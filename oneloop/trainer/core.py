@@ -85,7 +85,7 @@ class Core:
 
     def begin_run(self, restart: "Restart | None" = None) -> "Run":
         """A new run, with no state of the previous one but what a restart takes over."""
-        from .run import Run
+        from .run import Run  # quick imports: with the first Trainer, not with its class
 
         self.run = Run(self, restart)
         return self.run
@@ -103,7 +103,7 @@ class Core:
             if replaces(trainer, "_inner_training_loop"):  # a loop of its own, which there was a warning of
                 return run.train(checkpoint, trial, ignore_keys)
             return trainer._inner_training_loop(
-                batch_size=run.sizes.per_process,
+                batch_size=run.batch_size,
                 args=trainer.args,
                 resume_from_checkpoint=None if checkpoint is None else str(checkpoint),
                 trial=trial,

@@ -6,7 +6,7 @@ Of the processes that evaluate the same batch, its leader sends what came of it.
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EvaluationInterrupted
-from .evaluation import EvalOutputs
+from .eval_outputs import EvalOutputs
 from .gathering import map_leaves
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class DistributedEvalOutputs(EvalOutputs):
             self._show_tensors(before, last=False)
 
     def _show_tensors(self, batch: tuple, last: bool) -> None:
-        from_numpy = self.core.backend.tensors.from_numpy
+        from_numpy = self.tensors.from_numpy
 
         def tensor(leaf: Any) -> Any:  # a whole batch may hold texts
             return from_numpy(leaf) if hasattr(leaf, "dtype") else leaf

@@ -94,6 +94,7 @@ class Epochs:
 
     def __init__(self, run: "Run") -> None:
         self.run, self.core, self.trainer = run, run.core, run.core.trainer
+        self.loaders = run.core.backend.loaders
         self.resume = ResumePoint()
         self.streams: dict[str, Any] | None = None  # RNG state at the start of the epoch, for data that is not seekable
         self.generators: list[Any] = []  # states at the start of the epoch of those that a user's sampler draws from
@@ -251,7 +252,7 @@ class Epochs:
         dataset = getattr(loader, "dataset", None)
         if isinstance(getattr(loader, "batch_sampler", None), BatchSampler) or has_shuffle_buffer(dataset):
             return None
-        is_iterable = dataset is not None and self.core.backend.loaders.is_iterable(dataset)
+        is_iterable = dataset is not None and self.loaders.is_iterable(dataset)
         if streams.has_partial_state(loader):
             return None
         owners = [loader, dataset if is_iterable else None]
@@ -360,11 +361,11 @@ class Epochs:
         if prefix or found is None:
             found = self._stored_generators(path, prefix)
         with restoring("the state of a sampler's generator", path / RANDOM):
-            core.backend.loaders.set_generator_states(loader, found)
+            self.loaders.set_generator_states(loader, found)
 
     def _generators(self) -> list[Any]:
         """The current states of the generators; none before the loader is made."""
-        loaders, plan = self.core.backend.loaders, getattr(self.run, "plan", None)
+        loaders, plan = self.loaders, getattr(self.run, "plan", None)
         return loaders.generator_states(getattr(plan, "loader", None))
 
     def _stored_generators(self, path: Path, prefix: str) -> list[Any]:
@@ -411,6 +412,11 @@ class Epochs:
         """After the last step. A resumed run that had no step left ends with the RNG state of its checkpoint too."""
         if self.resume.is_waiting:
             self._restore_rng_state()
+
+    def close(self) -> None:
+        """At the end of train(): stop the workers of the training loader, if it was made."""
+        if hasattr(self.run, "plan"):
+            self.loaders.close(self.run.plan.loader)
 
     def before_evaluation(self) -> "RandomSnapshot":
         """What an evaluation may draw from, to be put back if a signal interrupts it."""
@@ -521,7 +527,7 @@ class Epochs:
     def _counted_state(self, loader: Any) -> Any:
         """The state of a stream that is computed from the number of samples, also where workers read it."""
         core, plan = self.core, self.run.plan
-        batches, size = self.run.position.step_in_epoch * plan.accumulation, self.run.sizes.per_process
+        batches, size = self.run.position.step_in_epoch * plan.accumulation, self.run.batch_size
         workers = core.trainer.args.dataloader_num_workers
         return streams.counted_state(loader.dataset, batches * size, size, workers, core.mesh.num_batches)
 

@@ -46,7 +46,7 @@ class RunEvents:
         trainer = self.trainer
         if trainer.args.should_save and trainer.is_world_process_zero():
             step = facts.pop("step", trainer.state.global_step)
-            self._log.add(self.run.directory.path, event, self.run.id, step, facts)
+            self._log.add(self.run.output_dir, event, self.run.id, step, facts)
 
     def set_skipped_checkpoints(self, passed_over: list[str]) -> None:
         self.skipped_checkpoints = passed_over

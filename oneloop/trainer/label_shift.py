@@ -18,9 +18,9 @@ import numpy as np
 
 from .. import randomness
 from ..backends._common.buffers import BufferCopies
+from ..data.batch_sizes import batch_rows
 from ..errors import NonFiniteError
 from ..introspect import NUM_ITEMS, accepts
-from .evaluation import batch_rows
 from .inputs import in_half
 from .loss import find_loss, logits_of, split_labels
 
@@ -77,6 +77,7 @@ class _Labels:
 
     def __init__(self, core: "Core", batch: Any, labels: np.ndarray, ignored: int) -> None:
         self.core, self.batch, self.labels, self.ignored = core, batch, labels, ignored
+        self.tensors = core.backend.tensors
 
     @classmethod
     def of(cls, core: "Core", batches: Sequence[Any]) -> "_Labels | None":
@@ -104,7 +105,7 @@ class _Labels:
         rows = batch_rows(self.batch) or 1
         if rows < 2 or len(self.labels) != rows:
             return None
-        first = self.core.backend.tensors.split(self.batch, 2, rows)[0]
+        first = self.tensors.split(self.batch, 2, rows)[0]
         return _Labels(self.core, first, self.labels[: rows // 2], self.ignored)
 
     def keeping(self, position: int | None, value: int) -> Any:
@@ -112,7 +113,7 @@ class _Labels:
         core, labels = self.core, np.full_like(self.labels, self.ignored)
         if position is not None:
             labels[:, position] = value
-        batch = self._replaced(core.backend.tensors.from_numpy(labels))
+        batch = self._replaced(self.tensors.from_numpy(labels))
         inputs = core.to_device(batch)
         half = core.model_info.input_half
         return inputs if half is None else in_half(inputs, half, core.trainer.label_names, core.backend)

@@ -213,7 +213,7 @@ class SpikeGuard(Part):
                 self._handle_spike(spike)
 
     def _read(self) -> list[tuple[int, dict[str, float]]]:
-        tensors, processes = self.context.backend.tensors, self.context.processes
+        tensors, processes = self.backend.tensors, self.context.processes
         unread, self._unread = self._unread, []
         losses = tensors.scalars([loss for _, loss, _ in unread]).tolist()
         on_device = [norm for *_, norm in unread if tensors.is_tensor(norm)]

@@ -173,7 +173,7 @@ class LossMeter(Part):
         """Host sync: add the losses on the device to the sums."""
         if not self._unread:
             return
-        tensors, count = self.context.backend.tensors, len(self._unread)
+        tensors, count = self.backend.tensors, len(self._unread)
         read = tensors.scalars(self._unread)
         self.curve.extend(read[self._in_curve :].tolist())
         self._unread, self._in_curve = [], 0
@@ -192,7 +192,7 @@ class LossMeter(Part):
         """Host sync: add the losses on the device to the curve only. The sums are always those of the same groups of
         losses, so that logs do not depend on how long a step takes."""
         if self.curve.is_on:
-            self.curve.extend(self.context.backend.tensors.scalars(self._unread[self._in_curve :]).tolist())
+            self.curve.extend(self.backend.tensors.scalars(self._unread[self._in_curve :]).tolist())
             self._in_curve = len(self._unread)
 
     def pop_average(self) -> float | None:

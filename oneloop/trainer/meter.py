@@ -60,7 +60,7 @@ class WorkMeter(Part):
             return None
         useful = getattr(inputs, "useful_tokens", None)
         if useful is not None:  # packed documents
-            return self.context.backend.tensors.from_numpy(useful)
+            return self.backend.tensors.from_numpy(useful)
         mask, pad = inputs.get("attention_mask"), getattr(self.context.trainer.processing_class, "pad_token_id", None)
         if mask is not None and len(mask.shape) == 2:
             return mask.sum(1)
@@ -94,7 +94,7 @@ class WorkMeter(Part):
 
     def _read(self) -> None:
         """Host sync: read the counts from the device, at a log, a save or every 512 micro-batches."""
-        tensors = self.context.backend.tensors
+        tensors = self.backend.tensors
         self.unpadded += int(tensors.total(tensors.scalars(self._unread)))
         self._unread = []
 
@@ -199,7 +199,7 @@ class Meter(Part):
             figures["useful_tokens_per_second"] = round(unpadded / seconds, 1)
         if flops > 0 and seconds > 0 and self._peak_flops:
             figures["mfu"] = round(flops / seconds / self._peak_flops, 6)
-        memory, device = self.context.backend.memory, self.context.args.device
+        memory, device = self.backend.memory, self.context.args.device
         for name, value in (("device_memory", memory.allocated(device)), ("device_peak", memory.peak(device))):
             if value is not None:
                 figures[f"{name}_bytes"] = int(value)
@@ -208,7 +208,7 @@ class Meter(Part):
     @property
     def _peak_flops(self) -> float | None:
         if self._peak is _UNKNOWN:
-            args, devices = self.context.args, self.context.backend.devices
+            args, devices = self.context.args, self.backend.devices
             self._peak = peak_flops(args.device_peak_flops, devices.title(args.device), args.bf16 or args.fp16)
         return self._peak
 

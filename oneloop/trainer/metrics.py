@@ -67,7 +67,7 @@ class MetricsMethods:
         if not self.is_world_process_zero():
             return
         run, metrics = self._oneloop.run, clean(metrics)
-        folder = run.directory.path
+        folder = run.output_dir
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / f"{split}_results.json", metrics)

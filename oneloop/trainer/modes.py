@@ -1,5 +1,4 @@
-"""Training and evaluation mode of the model's layers, and of optimizers that have modes of their own; and whether an
-update is in the middle or at its end, which scripts ask the accelerator."""
+"""Training and evaluation mode of the model's layers, and of optimizers that have modes of their own."""
 
 import contextlib
 import logging
@@ -24,29 +23,19 @@ class Modes:
     """
 
     def __init__(self, core: "Core") -> None:
-        self.core = core
+        self.trainer, self.models = core.trainer, core.backend.models
         self.paused: list[Any] = []  # layers that return to training mode when training goes on
         self.waiting = True  # train() has to be called before the next micro-batch
         self.begun = False
-        self.gradients: Any = None  # a state for scripts: an update sets `sync_gradients` in it
-
-    def start(self) -> None:
-        """Called at the start of train()."""
-        self.gradients = self.core.extensions.gradient_state()
-
-    def stop(self) -> None:
-        """Called at the end of train(), also after an error in the middle of an update."""
-        if self.gradients is not None:
-            self.gradients.sync_gradients = True
 
     def evaluate(self, model: Any) -> None:
         """Switch to evaluation mode; within train(), until the next micro-batch."""
-        training = self.core.backend.models.eval_mode(model)
-        if self.core.trainer.is_in_train:
+        training = self.models.eval_mode(model)
+        if self.trainer.is_in_train:
             known = {id(layer) for layer in self.paused}
             self.paused = self.paused + [layer for layer in training if id(layer) not in known]
             self.waiting = True
-        _switch(self.core.trainer.optimizer, "eval")
+        _switch(self.trainer.optimizer, "eval")
 
     def train(self) -> None:
         """Training goes on. Called, if it is waiting, before each micro-batch, and before the callbacks at the start of
@@ -55,17 +44,16 @@ class Modes:
         if not self.begun:
             self._begin()
         # An optimizer with modes is switched each time: a callback may have changed its mode.
-        self.waiting = _switch(self.core.trainer.optimizer, "train")
+        self.waiting = _switch(self.trainer.optimizer, "train")
 
     def _begin(self) -> None:
         """Before the first micro-batch: every layer is put into training mode if that is the behaviour, or if the whole
         model is in evaluation mode, as a pretrained one is when it is loaded. Otherwise layers stay as they are, and
         those that look forgotten are named."""
         self.begun = True
-        models, trainer = self.core.backend.models, self.core.trainer
-        is_pretrained = not models.base_of(
-            trainer.model
-        ).training  # the wrapper of an adapter around it is in training mode
+        models, trainer = self.models, self.trainer
+        # The wrapper of an adapter around it is in training mode.
+        is_pretrained = not models.base_of(trainer.model).training
         if is_pretrained or behaviour.current().every_layer_trains:
             models.train_mode(trainer.model_wrapped, every_layer=True)
         elif layers := models.layers_in_eval(trainer.model):
@@ -77,30 +65,30 @@ class Modes:
 
     def finish(self) -> None:
         """After the last step: an optimizer with modes leaves the weights in the model that it evaluates."""
-        _switch(self.core.trainer.optimizer, "eval")
+        _switch(self.trainer.optimizer, "eval")
 
     @contextlib.contextmanager
     def evaluated_weights(self) -> Iterator[None]:
         """A context in which the model has the weights that a schedule-free optimizer evaluates. Those that it trains
         are back afterwards, bit for bit: switching the mode alone would round them."""
-        optimizer, models = self.core.trainer.optimizer, self.core.backend.models
+        optimizer, models = self.trainer.optimizer, self.models
         groups = getattr(optimizer, "param_groups", ())
         if not any(group.get("train_mode") is True for group in groups):
             yield
             return
-        before = models.copy_values(self.core.trainer.model)
+        before = models.copy_values(self.trainer.model)
         optimizer.eval()
         try:
             yield
         finally:
             optimizer.train()
-            models.restore_values(self.core.trainer.model, before)
+            models.restore_values(self.trainer.model, before)
 
     def restore(self) -> None:
         """The layers as they were before the evaluation; the optimizer stays as it is."""
         paused, self.paused = self.paused, []
         if paused:
-            self.core.backend.models.restore_mode(paused)
+            self.models.restore_mode(paused)
 
 
 def _switch(optimizer: Any, mode: str) -> bool:

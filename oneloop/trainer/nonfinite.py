@@ -35,7 +35,7 @@ class SkippedUpdateBuffers(Part):
 
     def start_update(self, micro_batches: list[Any]) -> None:
         if not self._has_looked:
-            self._has_looked, backend = True, self.context.backend
+            self._has_looked, backend = True, self.backend
             buffers = backend.models.buffers(self.context.model)
             self._copies = BufferCopies(buffers, backend.tensors) if buffers else None
         if self._copies is not None:
@@ -112,7 +112,7 @@ class NonfiniteUpdates(Part):
         return f" {self.count} updates have been skipped since the start."
 
     def _with_advice(self, text: str) -> str:
-        backend, checkpointer = self.context.backend, self.context.checkpointer
+        backend, checkpointer = self.backend, self.context.checkpointer
         checkpointer.writer.drain()  # a save in progress may be the last checkpoint
         if self.skips:
             text = f"{text} {self.in_a_row} updates in a row were skipped, the limit of nonfinite_limit."

@@ -130,7 +130,7 @@ class RunContext:
     @property
     def batch_size(self) -> int:
         """Samples in a micro-batch of one process."""
-        return self._run.sizes.per_process
+        return self._run.batch_size
 
     @property
     def counting(self) -> "ItemCounting":
@@ -144,7 +144,7 @@ class RunContext:
     @property
     def output_dir(self) -> Path:
         """The output directory; absolute once the run has started."""
-        return self._run.directory.path
+        return self._run.output_dir
 
     @property
     def parts(self) -> "Parts":
@@ -168,6 +168,10 @@ class Part:
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
+
+    @property
+    def backend(self) -> "Backend":
+        return self.context.backend
 
     @property
     def is_active(self) -> bool:
@@ -450,7 +454,7 @@ def declare(kind: type[Part]) -> None:
 
 def register(kind: type[Part]) -> type[Part]:
     """Add a part to the runs that start from now on. Can be used as a decorator."""
-    from .parts import BUILT_IN
+    from .parts import BUILT_IN  # they are made of this module
 
     if kind.name in RESERVED_NAMES or any(kind.name == each.name and kind is not each for each in BUILT_IN):
         raise ArgumentError(f"a part cannot be named {kind.name!r}, since a part of oneloop is. Choose another name.")

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ..arguments.packages import installed
 from ..callbacks import TrainerCallback
 from ..formats.reading import json_object
-from .core import core_of
 
 if TYPE_CHECKING:
-    from . import Trainer
+    from .core import Core
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +34,9 @@ class Operator:
     total: float = 0.0
 
 
-def attach(trainer: "Trainer") -> Callable[[], None]:
+def attach(core: "Core") -> Callable[[], None]:
     """Profile this train(); the returned function ends it, also when the run fails."""
-    callback = Profiling(trainer)
+    trainer, callback = core.trainer, Profiling(core)
     trainer.callback_handler.add_callback(callback)
 
     def remove() -> None:
@@ -51,9 +50,10 @@ class Profiling(TrainerCallback):
     """Counts the steps of this train() rather than of the run, since the first steps after a resume are a warm-up
     too."""
 
-    def __init__(self, trainer: "Trainer") -> None:
-        self.trainer, self.core = trainer, core_of(trainer)
-        self.first, self.last = map(int, trainer.args.profile.split("-"))
+    def __init__(self, core: "Core") -> None:
+        self.trainer, self.core = core.trainer, core
+        steps: str = core.trainer.args.profile
+        self.first, self.last = map(int, steps.split("-"))
         self.steps = 0
         self.began: tuple[int, float] | None = None  # the step and the time
         self.handle: Any = None
@@ -66,7 +66,7 @@ class Profiling(TrainerCallback):
 
     @property
     def folder(self) -> Path:
-        return self.core.run.directory.path / FOLDER
+        return self.core.run.output_dir / FOLDER
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.steps += 1

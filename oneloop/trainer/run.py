@@ -5,7 +5,6 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,14 +45,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class BatchSizes:
-    """Samples in a micro-batch of one process, and micro-batches in an update."""
-
-    per_process: int
-    accumulation: int
-
-
 class Run:
     """Created for each train(); a Trainer that has not trained has one that has not started.
 
@@ -68,7 +59,8 @@ class Run:
         args = self.trainer.args
         self.restart = restart  # what it takes over from the run before, if a part of that has asked for this one
         self.id = store.new_run_id()
-        self.sizes = BatchSizes(args.train_batch_size, args.gradient_accumulation_steps)
+        self.batch_size = args.train_batch_size  # samples in a micro-batch of one process
+        self.accumulation = args.gradient_accumulation_steps  # micro-batches in an update
         self.position = Position()
         self.events = RunEvents(self)
         self.context = RunContext(self)
@@ -93,6 +85,11 @@ class Run:
         self.storage = self.directory.storage  # where the output directory is kept beside the disk
         self.step_end = StepEnd(self)
 
+    @property
+    def output_dir(self) -> Path:
+        """Where this run writes; of a run on object storage, its copy on this disk."""
+        return self.directory.path
+
     # -- what its attributes may change
 
     def set_run_id(self, run_id: str, parent_id: str | None = None) -> None:
@@ -102,11 +99,11 @@ class Run:
 
     def set_accumulation(self, steps: int) -> None:
         """Keep the number of samples in an update on a different number of processes."""
-        self.sizes = replace(self.sizes, accumulation=steps)
+        self.accumulation = steps
         self.update.accumulates(steps)
 
     def set_batch_size(self, per_process: int) -> None:
-        self.sizes = replace(self.sizes, per_process=per_process)
+        self.batch_size = per_process
 
     # -- called by the loop
 
@@ -166,7 +163,7 @@ class Run:
 
     def _remove_leftovers(self) -> None:
         """Remove the remains of interrupted saves from the output directory."""
-        folder = self.directory.path
+        folder = self.output_dir
         store.remove_leftovers(folder)
         try:
             saved_model.recover(folder)
@@ -177,7 +174,7 @@ class Run:
         """Train from the checkpoint, or from the start, to the end."""
         trainer = self.trainer
         self.step_end.start(ignore_keys)
-        self.modes.start()
+        self.update.start()
         undo: list[Any] = []
         try:
             trainer.is_in_train = True
@@ -200,12 +197,11 @@ class Run:
             raise
         finally:
             trainer.is_in_train = False
-            self.modes.stop()
+            self.update.stop()
             self.modes.restore()
             self.checkpointer.writer.drain()
             self.step_end.close_loaders()
-            if hasattr(self, "plan"):
-                self.core.backend.loaders.close(self.plan.loader)
+            self.epochs.close()
             for remove in undo:
                 remove()
 
@@ -226,7 +222,7 @@ class Run:
         if "underflow_overflow" in args.debug:
             undo.append(core.backend.nan_hooks.watch(model, lambda: core.trainer.state.global_step + 1))
         if args.profile and core.mesh.is_main:
-            undo.append(profiling.attach(core.trainer))
+            undo.append(profiling.attach(core))
 
     def _begin(self, checkpoint: Checkpoint | None, trial: Any) -> None:
         """Everything before the first step. The order matters: each part needs the one before it."""
@@ -326,14 +322,14 @@ class Run:
         batches = dataloaders.length_for_all(core, loader)
         if batches == 0:
             raise DataError("the training loader has no batches. Pass a train_dataset with at least one sample.")
-        accumulation = self.sizes.accumulation
+        accumulation = self.accumulation
         per_epoch = None if batches is None else -(-batches // accumulation)
         max_steps, epochs = plan_steps(per_epoch, args, None if cooldown is None else cooldown.end)
         if max_steps == 0:
             raise ArgumentError(f"Invalid num_train_epochs={args.num_train_epochs}: expected a number above 0")
         samples = loader_rows(loader)
         if samples is not None and args.dataloader_drop_last and batches is not None:
-            samples = min(samples, batches * self.sizes.per_process * self.core.mesh.num_batches)
+            samples = min(samples, batches * self.batch_size * self.core.mesh.num_batches)
         return StepPlan(
             loader,
             accumulation,
@@ -376,7 +372,7 @@ class Run:
         plan, state = self.plan, self.trainer.state
         state.max_steps = plan.max_steps
         state.num_train_epochs = plan.epochs if plan.epochs < 2**62 else 1
-        state.train_batch_size = self.sizes.per_process
+        state.train_batch_size = self.batch_size
         state.compute_steps(self.trainer.args, plan.max_steps)
         state.is_hyper_param_search = trial is not None
         running = self.core.extensions.trial
@@ -390,7 +386,7 @@ class Run:
         text = (
             f"Training {trainer.get_num_trainable_parameters()} parameters on {trainer.args.device}: "
             f"{'an unknown number of' if plan.samples is None else plan.samples} samples, {plan.samples_per_step} per "
-            f"update ({self.sizes.per_process} x {plan.accumulation} accumulated), "
+            f"update ({self.batch_size} x {plan.accumulation} accumulated), "
             f"{plan.max_steps if plan.max_steps > 0 else 'an unknown number of'} steps"
             + ("" if checkpoint is None else f", resuming from {checkpoint} at step {trainer.state.global_step}")
         )

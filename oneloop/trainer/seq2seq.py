@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import libraries
 from ..data.samplers import IndexSampler
-from ..errors import ArgumentError, MissingPackageError, ModelError
+from ..errors import ArgumentError, ModelError
 from ..introspect import accepts
 from ..outputs import PredictionOutput
 from ..protocols import Batch, Dataset, Datasets, Model, Sampler
@@ -38,23 +39,7 @@ class Seq2SeqTrainer(Trainer[Args_co]):
         """A GenerationConfig, from an object, a file, a folder or the name of a model."""
         if not isinstance(gen_config_arg, (str, Path)):
             return gen_config_arg
-        try:
-            from transformers import GenerationConfig
-        except ImportError as error:
-            raise MissingPackageError(
-                f"generation_config={str(gen_config_arg)!r} needs transformers, which is not installed: run "
-                "pip install transformers, or pass the configuration as an object."
-            ) from error
-        path = Path(gen_config_arg)
-        try:
-            if path.is_file():
-                return GenerationConfig.from_pretrained(str(path.parent), path.name)
-            return GenerationConfig.from_pretrained(str(gen_config_arg))
-        except OSError as error:
-            raise ArgumentError(
-                f"Cannot load generation_config={str(gen_config_arg)!r} ({str(error).splitlines()[0]}). Pass a "
-                "folder with a generation_config.json, such a file, the name of a model, or a GenerationConfig."
-            ) from error
+        return libraries.models().generation_config(gen_config_arg)
 
     def _generation(self, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
         if gen_kwargs.get("max_length") is None and gen_kwargs.get("max_new_tokens") is None:

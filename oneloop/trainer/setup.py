@@ -142,7 +142,7 @@ def callbacks(core: "Core", given: Any) -> list[Any]:
     if args.should_save:
         # Functions, since each train() makes a new run.
         found.append(
-            JsonLinesCallback(lambda: core.run.id, lambda: core.run.meter.figures, lambda: core.run.directory.path)
+            JsonLinesCallback(lambda: core.run.id, lambda: core.run.meter.figures, lambda: core.run.output_dir)
         )
     found.extend(given or ())
     shown = [cb if isinstance(cb, type) else type(cb) for cb in given or ()]

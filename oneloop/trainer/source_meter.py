@@ -176,7 +176,7 @@ class SourceMeter(Part):
         if logits is None or not is_mean:
             self._losses_unknown("the model returns no logits with one row for each label")
             return
-        tensors, info = self.context.backend.tensors, self.context.model_info
+        tensors, info = self.backend.tensors, self.context.model_info
         ignored = self.context.counting.ignore_index
         shifted = info.shifts_labels and len(labels.shape) > 1
         current.losses = tensors.row_losses(logits, labels, shifted, -100 if ignored is None else ignored)
@@ -244,7 +244,7 @@ class SourceMeter(Part):
     def _host(self, values: Any) -> Any:
         if values is None or isinstance(values, np.ndarray):
             return values
-        return self.context.backend.tensors.to_numpy(values)
+        return self.backend.tensors.to_numpy(values)
 
     def before_save(self) -> None:
         if self.is_active:

@@ -142,7 +142,7 @@ class Recording:
 
     def __init__(self, context: RunContext, step: int, drift: dict[str, Any]) -> None:
         self.context, self.step, self._drift = context, step, drift
-        backend = context.backend
+        backend = self.backend = context.backend
         tracing = self.tracing = tracing_of(backend)
         layout = backend.framework_layout.layout(context.model)
         self._places = {name: (place.name, place.axes) for name, place in layout.items()}
@@ -175,7 +175,7 @@ class Recording:
     # -- data
 
     def set_micro_batches(self, micro_batches: list[Any]) -> None:
-        tensors = self.context.backend.tensors
+        tensors = self.backend.tensors
         self._samples, self._columns = [], {}
 
         def to_numpy(value: Any) -> np.ndarray | None:
@@ -212,7 +212,7 @@ class Recording:
         self._record_buffers(self.collector, "buffer")
 
     def _record_buffers(self, collector: Collector, kind: str) -> None:
-        for buffer in self.context.backend.models.buffers(self.context.model):
+        for buffer in self.backend.models.buffers(self.context.model):
             common, axes = self._place(buffer.name)
             if self.tracing.is_floating(buffer.current) and self._places.get(buffer.name, ("", ""))[1] != "-":
                 collector.add(Key(kind, common), buffer.current, axes)
@@ -339,7 +339,7 @@ class Recording:
         spreads = {
             self._place(name)[0]: float(value)
             for name, value in zip(
-                self._spreads, context.backend.tensors.scalars(list(self._spreads.values())), strict=True
+                self._spreads, self.backend.tensors.scalars(list(self._spreads.values())), strict=True
             )
         }
         own = [
@@ -396,7 +396,7 @@ class Recording:
     def _groups(self) -> list[dict[str, Any]]:
         """Options of the optimizer by group, under common names."""
         try:
-            data = self.context.backend.weights.optimizer_state(self.context.trainer.optimizer, self.context.model)[1]
+            data = self.backend.weights.optimizer_state(self.context.trainer.optimizer, self.context.model)[1]
         except (CheckpointError, AttributeError, KeyError):  # an optimizer without state by parameter
             return []
         found = []

@@ -223,8 +223,8 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
     @typed_as(signatures.get_total_train_batch_size)
     def get_total_train_batch_size(self, args: "TrainingArguments | None" = None) -> int:
         """Samples of one update: all devices, all accumulation steps."""
-        sizes = self._oneloop.run.sizes
-        return sizes.per_process * sizes.accumulation * self._oneloop.mesh.num_batches
+        run = self._oneloop.run
+        return run.batch_size * run.accumulation * self._oneloop.mesh.num_batches
 
     def record_event(self, event: str, **facts: object) -> None:
         """Append an event to the record of the run, run.jsonl in output_dir; the report page shows it.
@@ -364,7 +364,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         return self._get_dataloader(
             dataset=self.train_dataset,
             description="Training",
-            batch_size=self._oneloop.run.sizes.per_process,
+            batch_size=self._oneloop.run.batch_size,
             sampler_fn=self._get_train_sampler,
             is_training=True,
         )
@@ -783,7 +783,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         self.store_flos()
         if self.args.should_save:
             run = self._oneloop.run
-            write_state(self.state, run.directory.path)
+            write_state(self.state, run.output_dir)
             run.storage.upload_files()
 
     @typed_as(signatures.any_parameters)

@@ -62,7 +62,17 @@ class Update(Part):
         self.last_rate = 0.0  # the learning rate of the last update
         self.optimizer_has_no_model_params = False  # maybe those of a criterion
         self.broadcasts = BroadcastCheck()
+        self.gradients: Any = None  # a state for scripts: whether a micro-batch ends its update (`sync_gradients`)
         self.past: Any = None  # past_index: the output that is passed to the next batch as `mems`
+
+    def start(self) -> None:
+        """Called at the start of train()."""
+        self.gradients = self.core.extensions.gradient_state()
+
+    def stop(self) -> None:
+        """Called at the end of train(), also after an error in the middle of an update."""
+        if self.gradients is not None:
+            self.gradients.sync_gradients = True
 
     def accumulates(self, steps: int) -> None:
         """Called when a resume on another number of processes changes the accumulation: items must be counted then."""
@@ -150,7 +160,7 @@ class Update(Part):
         """Before on_step_begin: whether the first micro-batch, if any is computed, is the last as well."""
         several = shared is not None and len(micro_batches) * self.split + shared.dummy_steps > 1
         self.micro_batches = max(1, len(micro_batches))
-        self.run.modes.gradients.sync_gradients = not several
+        self.gradients.sync_gradients = not several
 
     def accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
         """Compute the gradients of all micro-batches of an update; returns the loss of the update."""
@@ -231,7 +241,7 @@ class Update(Part):
         for batch in micro_batches:
             rows = batch_rows(batch) or 1
             pieces = min(parts, rows)
-            cut.extend(self.core.backend.tensors.split(batch, pieces, rows) if pieces > 1 else [batch])
+            cut.extend(self.backend.tensors.split(batch, pieces, rows) if pieces > 1 else [batch])
         self.micro_batches = max(1, len(cut))
         for hook in self.run.hooks.split_micro_batches:
             hook(cut)
@@ -239,7 +249,7 @@ class Update(Part):
 
     def _accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
         core, strategy, hooks = self.core, self.core.strategy, self.run.hooks
-        gradients, total = self.run.modes.gradients, None
+        gradients, total = self.gradients, None
         last = len(micro_batches) - 1
         weighs = bool(shared.num_items) and (last > 0 or core.mesh.num_batches > 1) and self.contract.weighs_items
         counted = self.items_of(micro_batches) if weighs else None
@@ -313,7 +323,7 @@ class Update(Part):
         for i in range(shared.dummy_steps):
             if i == shared.dummy_steps - 1 and shared.loss_follows_gradients:
                 strategy.attach_loss_to_last_backward(total, counts=False)
-            self.run.modes.gradients.sync_gradients = i == shared.dummy_steps - 1
+            self.gradients.sync_gradients = i == shared.dummy_steps - 1
             with strategy.micro_batch(i == shared.dummy_steps - 1), strategy.discard_gradients(model):
                 self._step(model, shared.dummy_batch, LossTerms(None, shared.num_items, shared.sharing))
 
@@ -411,7 +421,7 @@ class Update(Part):
             raise self._foreign(optimizer)
 
     def _parameters_held_by(self, optimizer: Any) -> list[Any]:
-        return [p for group in self.core.backend.optimizers.groups(optimizer) for p in group["params"]]
+        return [p for group in self.backend.optimizers.groups(optimizer) for p in group["params"]]
 
     def _foreign(self, optimizer: Any) -> ModelError:
         return ModelError(

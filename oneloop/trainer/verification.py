@@ -54,7 +54,7 @@ class VerifySteps(Part):
     def before_accumulation(self, replay: Replay) -> None:
         if not self._is_due(self.context.state.global_step + 1):
             return
-        tracing = tracing_of(self.context.backend)
+        tracing = tracing_of(self.backend)
         self._first = Fingerprints(tracing)
         with replaying.restored(self.context), self._first.attached(self.context.model):
             replay(Hooks())
@@ -96,7 +96,7 @@ class VerifySteps(Part):
         place = self._first.first_difference(self._second)
         if place is not None:
             return place
-        names = {id(p): name for name, p in self.context.backend.models.named_parameters(self.context.model)}
+        names = {id(p): name for name, p in self.backend.models.named_parameters(self.context.model)}
         return "gradient", names.get(id(differing[0]), "a parameter"), ""
 
     def _report(self, process: int, place: Place) -> None:

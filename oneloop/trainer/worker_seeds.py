@@ -43,13 +43,13 @@ class WorkerSeeds(Part):
         """The loaders that have drawn."""
         if self._given_up is not None:
             return self._given_up
-        has_drawn = self.context.backend.loaders.has_drawn_seed
+        has_drawn = self.backend.loaders.has_drawn_seed
         own = {name for name, loader in self.context.eval_loaders.items() if has_drawn(loader)}
         return sorted(self._restored | self._kept | own)
 
     def before_iterating(self, loader: Any, prefix: str) -> None:
         """Before an evaluation: a loader whose seed an earlier process of the run has drawn does not draw again."""
-        loaders = self.context.backend.loaders
+        loaders = self.backend.loaders
         has_drawn = loaders.has_drawn_seed(loader)
         if has_drawn is None:
             return
@@ -66,7 +66,7 @@ class WorkerSeeds(Part):
         """A loader of the user, who may keep it or make a new one for each evaluation. Nobody can tell which when it is
         iterated for the first time, so it does not draw from the streams, except where data_order
         reproduces these draws."""
-        loaders = self.context.backend.loaders
+        loaders = self.backend.loaders
         if has_drawn:
             self._kept |= {name} & self._begun
         elif self.context.args.data_order != "transformers":

@@ -21,7 +21,7 @@ from oneloop import Mixture, Trainer, TrainerCallback, TrainingArguments
 from oneloop.distributed.world import world
 from oneloop.errors import ArgumentError, DataError, NonFiniteError
 from tests.backends.support import WORDS, kit_module, rows, tagged
-from tests.internals import backend_of, processes_of, skipped_updates
+from tests.internals import backend_of, part_of, processes_of, skipped_updates
 from tests.trainer import loss_table as loss_rows
 
 KIT = kit_module(os.environ.get("FRAMEWORK", "torch")).Kit()
@@ -556,7 +556,7 @@ def roll_back(folder, name, **more):
     given = {"loss_spike": "rollback", "loss_spike_window": 8, "save_strategy": "steps", "save_steps": 4}
     given |= {"optim": "adamw_torch", "learning_rate": 0.01, "max_steps": 18}
     trainer = train(folder, name, KIT.classifier(), rows(29), Spiky, **given | more)
-    left_out = [each.to_json()["steps"] for each in trainer._oneloop.run.parts["spikes"].rollbacks]
+    left_out = [each.to_json()["steps"] for each in part_of(trainer, "spikes").rollbacks]
     logged = [entry["step"] for entry in trainer.state.log_history if "loss" in entry]
     return trainer, {"losses": trainer.seen.losses, "left_out": left_out, "logged": logged}
 

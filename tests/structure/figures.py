@@ -139,34 +139,36 @@ def unit_of(module):
 
 # Files outside of compat, converters and arguments that may name another library, and why.
 ABOUT_A_LIBRARY = {
-    "backends/mindtorch/": "a backend for MindNLP, whose import replaces torch; its messages say so",
+    "backends/mindtorch/external_checkpoint.py": "reads checkpoints of MindNLP's Trainer, not those of transformers",
     "backends/torch/adapters.py": "reads and writes adapters of PEFT",
     "backends/torch/expert_parallel.py": "divides experts as MoE models of transformers have them",
     "backends/torch/external_checkpoint.py": "reads checkpoints of transformers' Trainer",
-    "backends/torch/sequence_": "divides sequences by the AttentionInterface of transformers",
+    "backends/torch/sequence_model.py": "messages name the AttentionInterface that a model has to call",
     "backends/paddle/adapters.py": "reads and writes adapters of PaddleNLP",
     "backends/paddle/external_checkpoint.py": "reads checkpoints of PaddleNLP's and PaddleFormers' Trainers",
-    "cli/": "options and help of `oneloop run`, `check` and `checkpoints`, for scripts and runs of other libraries",
     "data/transformers_order.py": 'data_order="transformers"',
     "integrations/hub/": "the model card names the library of a model",
-    "recipes/": "models, tokenizers and adapters are those of other libraries",
     "trainer/map_function.py": "a message names the class of MindNLP to derive from",
-    "trainer/seq2seq.py": "a generation_config given by its name is one of transformers",
-    "public.py": "puts the public Trainer together from the core and from names in compat",
-    "__init__.py": "what can be imported from oneloop, by the modules of compat that define it",
 }
 # Values of an argument, and names that go with them, are no names of a library.
 _ARGUMENT_VALUES = re.compile(r"""order\b.{0,4}["']transformers["']|\b(in_)?transformers_order\b""")
+_MINDTORCH = re.compile(r"\bmindnlp(\.\w+)*", re.I)  # the distribution that this framework is installed with
 
 
 def files_naming_libraries(root=ROOT):
-    """Files outside of compat, converters and arguments in whose code, comments or messages another library of this
-    kind is named; the frameworks themselves are not counted."""
+    """Files in whose code, comments or messages another library of this kind is named.
+
+    Not counted are compat and what is made for a library: converters, arguments. Nor is what stands on top of compat:
+    the command line, recipes, which train models of these libraries, and the public names. The core, which must know
+    nobody, and all that stands beside it are counted. Frameworks are no such libraries, nor is MindNLP in the backend
+    of mindtorch, which is installed by that name."""
     apart = ("compat/", "converters/", "checkpoint/convert/", "arguments/")
+    on_top = ("cli/", "recipes/", "public.py", "__init__.py", "__main__.py")
     return [
         file
         for file, text in sources(root).items()
-        if not file.startswith(apart) and LIBRARIES.search(_ARGUMENT_VALUES.sub("", text))
+        if not file.startswith(apart + on_top)
+        and LIBRARIES.search(_ARGUMENT_VALUES.sub("", _MINDTORCH.sub("", text) if "/mindtorch/" in file else text))
     ]
 
 
@@ -225,9 +227,16 @@ def imports_inside_functions(root=ROOT):
 
 
 def long_chains(root=ROOT):
-    """Attribute chains of five or more names that begin with a name: run.core.trainer.args.device."""
+    """Attribute chains of five or more names that begin with a name: run.core.trainer.args.device. A path in an
+    imported module, torch.backends.cuda.matmul.allow_tf32, is none: that is how a framework names its own."""
     found = []
     for file, tree in trees(root).items():
+        modules = {
+            (name.asname or name.name).split(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for name in node.names
+        }
         inner = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         for node in ast.walk(tree):
             if not isinstance(node, ast.Attribute) or node in inner:
@@ -235,7 +244,7 @@ def long_chains(root=ROOT):
             names, value = 1, node
             while isinstance(value, ast.Attribute):
                 names, value = names + 1, value.value
-            if names >= 5 and isinstance(value, ast.Name):
+            if names >= 5 and isinstance(value, ast.Name) and value.id not in modules:
                 found.append(f"{file}:{node.lineno} {ast.unparse(node)}")
     return found
 

@@ -18,9 +18,9 @@ def write(root, **files):
 
 def test_chains_and_imports_inside_functions(tmp_path):
     text = "def f():\n    from ..data import order\n    a.b.c.d.e.f\n    a.b.c.d\n    g().b.c.d.e.f\n"
-    text += "    from json import loads\n"
+    text += "    from json import loads\n    import torch.x as t\n    torch.b.c.d.e\n    t.b.c.d.e\n"
     root = write(tmp_path, trainer__loss=text, data__order="")
-    assert figures.long_chains(root) == ["trainer/loss.py:3 a.b.c.d.e.f"]
+    assert figures.long_chains(root) == ["trainer/loss.py:3 a.b.c.d.e.f", "trainer/loss.py:8 torch.b.c.d.e"]
     assert figures.imports_inside_functions(root) == ["trainer/loss.py:2"]
 
 
@@ -46,8 +46,11 @@ def test_touch_points_are_lines_of_code_outside_of_the_own_module(tmp_path):
 
 def test_files_that_name_libraries_or_ranks(tmp_path):
     files = {"trainer__a": "# as in transformers", "trainer__b": "self.world.rank", "compat__c": "# as in TRL"}
-    root = write(tmp_path, **files, data__d="swiftly = rank")
-    assert figures.files_naming_libraries(root) == ["trainer/a.py"]
+    on_top = {"recipes__e": "import transformers", "public": "# as in PEFT", "cli__main": "# for TRL"}
+    mindtorch = {"backends__mindtorch__f": "# as mindnlp.transformers", "backends__mindtorch__g": "# as transformers"}
+    root = write(tmp_path, **files, **on_top, **mindtorch, data__d="swiftly = rank", data__h="# as mindnlp")
+    named = ["backends/mindtorch/g.py", "data/h.py", "trainer/a.py"]
+    assert figures.files_naming_libraries(root) == named
     assert figures.files_knowing_ranks(root) == ["trainer/b.py"]
 
 

@@ -18,7 +18,7 @@ from oneloop.report import summary
 from oneloop.report.log_reader import Directory
 from oneloop.trainer.loss_spikes import READ_EVERY, Rollback, RunningRange, Spike, SpikeGuard
 from tests.backends.support import rows, same_bytes
-from tests.internals import backend_of
+from tests.internals import backend_of, part_of
 
 BATCH, SAMPLES, BAD = 4, 96, 17  # 24 steps; the bad one
 GUARD = {"loss_spike": "rollback", "loss_spike_window": 8, "save_strategy": "steps", "save_steps": 5}
@@ -384,7 +384,7 @@ def test_a_version_of_a_later_release_is_refused(backend, trained, tmp_path):
     trained(backend.classifier(), rows(SAMPLES), **RUN | GUARD | {"max_steps": 5})
     spikes = stored(tmp_path / "out", 5)["spikes"]
     trainer = Trainer(backend.classifier(), TrainingArguments(str(tmp_path / "new")))
-    guard, source = trainer._oneloop.run.parts["spikes"], source_of(tmp_path / "out" / "checkpoint-5")
+    guard, source = part_of(trainer, "spikes"), source_of(tmp_path / "out" / "checkpoint-5")
     guard.load({"spikes": spikes}, source)
     assert len(guard.ranges["loss"].recent) == len(guard.ranges["grad_norm"].recent) == 5
     with pytest.raises(CheckpointError, match="loss spikes of version 2"):

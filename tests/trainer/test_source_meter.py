@@ -29,7 +29,7 @@ def mixture(a=None, b=None, weights=(0.75, 0.25)):
 
 def expected(trainer, data, window):
     """Of a run whose weights do not change: evaluations on the samples of each dataset in a window of positions."""
-    order = data.orders(trainer._oneloop.data_seed, 1)(0)
+    order = data.orders(trainer.args.seed, 1)(0)
     found = {name: [] for name in data.names}
     for index in order.take(*window).tolist():
         found[data.source_of(index)[0]].append(data[index])

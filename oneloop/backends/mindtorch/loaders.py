@@ -1,4 +1,4 @@
-"""Loaders: torch's, and the datasets of mindspore.dataset, which MindNLP's scripts use."""
+"""Loaders: torch's, and the datasets of mindspore.dataset, which scripts for MindSpore use."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice

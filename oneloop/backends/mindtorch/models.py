@@ -84,8 +84,8 @@ def invoke(model: Callable, inputs: Any) -> Any:
 def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
     """Discard activations in the forward pass and recompute them in the backward pass.
 
-    torch.utils.checkpoint, which transformers uses, discards nothing under mindtorch. So each element of a ModuleList
-    or Sequential is a block, also in models of transformers.
+    torch.utils.checkpoint, which models call by themselves, discards nothing under mindtorch. So each element of a
+    ModuleList or Sequential is a block, also in such models.
     """
     base = unwrap(model)
     blocks = on_torch._blocks(base)

@@ -67,7 +67,7 @@ def raw(tensor: Any) -> Raw:
 
 
 def save_adapter(model: nn.Module, directory: Path, tensors: dict[str, Any] | None = None) -> None:
-    """Write the files of an adapter (PEFT)."""
+    """Write the files of an adapter."""
     torch_weights.save_adapter(model, directory, tensors, raw)
 
 

@@ -19,6 +19,7 @@ from ...distributed.strategy import AS_IT_IS
 from ...errors import NoGradientsError, UnsupportedError
 from .adapters import is_adapter
 from .engine import Engine
+from .fleet_groups import groups_of
 from .models import unwrap
 from .parallel import DataParallelStrategy
 
@@ -81,8 +82,6 @@ class GroupShardedStrategy(DataParallelStrategy):
         degree = self.mesh.size_of(SHARD)
         if degree == self.replicas.size:
             return None, None
-        from .fleet_groups import groups_of
-
         made = groups_of(self.processes, degree)
         return made.get_sharding_parallel_group(), made.get_data_parallel_group()
 

@@ -26,6 +26,7 @@ from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard
 from ...data.worker_pool import END, Workers
 from ...distributed.preemption import ignore_job_signals
+from .._common.helpers import map_tensors
 from .randomness import restore_generators
 
 _WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
@@ -155,8 +156,6 @@ def _made(array: np.ndarray, half: bool) -> paddle.Tensor:
 
 def _pinned(batch: Any) -> Any:
     """Copy to page-locked memory, from which copies to a GPU are asynchronous."""
-    from .._common.helpers import map_tensors
-
     return map_tensors(batch, lambda value: isinstance(value, paddle.Tensor), paddle.Tensor.pin_memory)
 
 

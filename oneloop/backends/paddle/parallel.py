@@ -344,18 +344,14 @@ def _sharding_class(args: Any, mesh: Mesh) -> type[DataParallelStrategy] | None:
             "sharding on Paddle divides the batch over all processes, but axes of the mesh keep it whole in some of "
             "them. Remove sharding, or use only the axes data and shard."
         )
+    from . import group_sharding, sharded_gradients, sharding  # they import this module
+
     if "stage1" in args.sharding.split():
-        from .sharding import ShardedOptimizerStrategy
-
-        return ShardedOptimizerStrategy
+        return sharding.ShardedOptimizerStrategy
     if {"stage2", "offload"} & set(args.sharding.split()) == {"stage2"}:
-        from .sharded_gradients import ShardedGradientsStrategy
-
-        return ShardedGradientsStrategy
+        return sharded_gradients.ShardedGradientsStrategy
     if divides(args):
-        from .group_sharding import GroupShardedStrategy
-
-        return GroupShardedStrategy
+        return group_sharding.GroupShardedStrategy
     return None
 
 

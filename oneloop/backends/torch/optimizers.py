@@ -112,7 +112,7 @@ def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
 
 def scheduler_class(rule: Any = None) -> Any:
     """The class of schedulers by the step, or of those that follow a metric by this rule: also torch's own."""
-    from . import schedulers
+    from . import schedulers  # not for mindtorch, which uses the rest of this module
 
     return schedulers.class_for(rule)
 

@@ -292,7 +292,7 @@ def strategy(args: Any, processes: ProcessGroup, mesh: Mesh) -> SingleProcessStr
     """The distributed strategy for these arguments."""
     kind = SingleProcessStrategy
     if mesh.num_batches > 1:
-        from . import ddp, sharding
+        from . import ddp, sharding  # they import this module
 
         kind = sharding.strategy_class(args, mesh) or ddp.DataParallelStrategy
     own = {axis: _derivation(module) for axis, module in AXIS_MODULES.items()}

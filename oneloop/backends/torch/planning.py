@@ -11,7 +11,7 @@ from .models import unwrap
 
 def without_weights() -> contextlib.AbstractContextManager:
     """A context in which models are made without memory for their weights."""
-    from .simulated_step import without_weights
+    from .simulated_step import without_weights  # quick imports: few runs are planned
 
     return without_weights()
 
@@ -34,6 +34,6 @@ def step_memory(
 ) -> StepMemory:
     """The memory of an update with micro-batches like `inputs`, but of `rows` samples. `sharding` has the words of the
     argument for stages 2 and 3; `degree` processes share a copy of the state."""
-    from .simulated_step import step_memory
+    from .simulated_step import step_memory  # quick imports: few runs are planned
 
     return step_memory(core, inputs, rows, recompute, sharding, world, degree)

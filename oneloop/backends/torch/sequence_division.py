@@ -25,6 +25,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
+from ... import libraries
 from ...distributed.collectives import ProcessGroup
 from .sequence_attention import attention, gathered
 from .sequence_model import DividedModel
@@ -241,15 +242,11 @@ def _attend(function: Callable[..., Any], module: nn.Module, *given: Any, **opti
 
 def _register(implementation: str) -> str:
     """The name of an attention function that divides heads, with the masks of the given one."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    name = PREFIX + implementation
-    if name not in ALL_ATTENTION_FUNCTIONS:
-        AttentionInterface.register(name, partial(_attend, ALL_ATTENTION_FUNCTIONS[implementation]))
-        if implementation in ALL_MASK_ATTENTION_FUNCTIONS:
-            AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[implementation])
+    library, name = libraries.models(), PREFIX + implementation
+    if library.attention(name) is None:
+        function = library.attention(implementation)
+        assert function is not None, implementation  # sequence_model has found it
+        library.add_attention(name, partial(_attend, function), masks_of=implementation)
     return name
 
 

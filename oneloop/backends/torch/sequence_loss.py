@@ -1,18 +1,19 @@
 """The loss of divided sequences without gathering them: each process computes the share of its part.
 
-That goes for a model whose forward computes its loss by a loss function of transformers that is a mean over labels. The
-labels are whole in every process: they are shifted before they are divided, so that the last position of a part is
-compared with the first label of the next one, and the mean is over those of all parts.
+That goes for a model whose forward computes its loss by a loss function that is known to be a mean over labels
+(`libraries.models`). The labels are whole in every process: they are shifted before they are divided, so that the last
+position of a part is compared with the first label of the next one, and the mean is over those of all parts.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
+from ... import libraries
 from ...introspect import mentions
 from .models import base_of, invoke
 from .sequence_attention import summed
@@ -37,14 +38,8 @@ def _calls_loss_function(forward: Callable[..., Any]) -> bool:
 
 
 @cache
-def _known() -> dict[Any, str]:
-    from transformers.loss import loss_utils
-
-    return {
-        loss_utils.ForCausalLMLoss: "next",
-        loss_utils.ForMaskedLMLoss: "same",
-        loss_utils.ForTokenClassification: "same",
-    }
+def _known() -> Mapping[Any, str]:
+    return libraries.models().token_losses()
 
 
 def _positions(function: Any) -> str | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ... import libraries
 from ...distributed.collectives import ProcessGroup
 from ...errors import UnsupportedError
 from .models import base_of, eval_mode, restore_mode
@@ -227,27 +228,21 @@ def _list_around(path: str, modules: dict[str, nn.Module]) -> str | None:
 
 def _recorded(base: Any, name: str) -> dict[int, tuple[str, tuple[int, int]]]:
     """By module that calls attention: its path, and its query and key-value heads."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
     implementation = base.config._attn_implementation
-    if implementation not in ALL_ATTENTION_FUNCTIONS:
+    own = libraries.models().attention(implementation)
+    if own is None:
         raise UnsupportedError(
             f"{ARGUMENT}: attn_implementation={implementation!r} of {name} is not in the AttentionInterface of "
             f"transformers. Load it with attn_implementation='sdpa', or remove {ARGUMENT}."
         )
     calls: dict[int, tuple[str, tuple[int, int]]] = {}
     paths = {id(module): path for path, module in base.named_modules()}
-    own = ALL_ATTENTION_FUNCTIONS[implementation]
 
     def record(module: nn.Module, query: Any, key: Any, *given: Any, **options: Any) -> Any:
         calls[id(module)] = paths[id(module)], (query.shape[1], key.shape[1])
         return own(module, query, key, *given, **options)
 
-    AttentionInterface.register(RECORDING, record)
-    if implementation in ALL_MASK_ATTENTION_FUNCTIONS:
-        AttentionMaskInterface.register(RECORDING, ALL_MASK_ATTENTION_FUNCTIONS[implementation])
+    libraries.models().add_attention(RECORDING, record, masks_of=implementation)
     configs = {id(m.config): m.config for m in base.modules() if hasattr(m, "config")}
     switched = [c for c in configs.values() if getattr(c, "_attn_implementation_internal", None) == implementation]
     for config in switched:

@@ -45,7 +45,7 @@ _meshes: dict[tuple, DeviceMesh] = {}
 def strategy_class(args: Any, mesh: Mesh) -> type[SingleProcessStrategy] | None:
     """The strategy for args.sharding or args.deepspeed; None if nothing is sharded."""
     if args.deepspeed:
-        from .zero import DeepSpeedStrategy
+        from .zero import DeepSpeedStrategy  # which needs its package
 
         if mesh.size > mesh.num_batches:
             raise UnsupportedError(

@@ -104,7 +104,7 @@ def _process_of(world: int) -> Iterator[None]:
 
 
 def _strategy(args: Any, world: int) -> Any:
-    from .sharding import FSDPStrategy, device_mesh
+    from .sharding import FSDPStrategy, device_mesh  # quick imports: for sharded runs only
 
     processes, mesh = ProcessGroup(), build(args, 0, world)
     processes.size = world

@@ -21,6 +21,14 @@ _SIGNATURE = re.compile(r"\n<!-- A card that oneloop wrote: ([0-9a-f]{16}) -->\n
 PACKAGES = ("transformers", "datasets", "tokenizers", "peft")
 
 
+def library_of(model: Any) -> str | None:
+    """The library with which a model on the Hub is loaded; None if it is none of those that the Hub knows."""
+    if getattr(model, "peft_config", None):
+        return "peft"
+    packages = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
+    return "transformers" if "transformers" in packages else None
+
+
 def words(value: Any) -> list[str]:
     """None, a string or several, as a list."""
     return [] if value is None else [value] if isinstance(value, str) else list(value)

@@ -99,7 +99,7 @@ class HubPushes(Extension):
         trainer.callback_handler.on_push_begin(trainer.args, trainer.state, trainer.control)
         self._pushed_step = step
         try:
-            stage = uploads.snapshot(self.core.run.directory.path, files)
+            stage = uploads.snapshot(self.core.run.output_dir, files)
             if not (stage / "README.md").exists():
                 (stage / "README.md").write_text(self._card(state), encoding="utf-8")
             delete = f"{replaced}/*" if replaced else None
@@ -167,7 +167,7 @@ class HubPushes(Extension):
         if not trainer.is_world_process_zero():
             return
         self._card_facts = {**self._card_facts, **facts}
-        path = self.core.run.directory.path / "README.md"
+        path = self.core.run.output_dir / "README.md"
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_file() and not card.is_ours(path.read_text(encoding="utf-8")):
@@ -180,12 +180,10 @@ class HubPushes(Extension):
         model = backend.models.unwrap(trainer.model)
         config: Any = getattr(model, "config", None)
         base = getattr(config, "_name_or_path", None) or None
-        peft = getattr(model, "peft_config", None)
-        known = any(cls.__module__.partition(".")[0] == "transformers" for cls in type(model).__mro__)
         facts = {
             "model_name": (self.repo_id or trainer.args.output_dir).rstrip("/").rpartition("/")[2],
             "finetuned_from": None if base is None or Path(base).exists() else base,
-            "library_name": "peft" if peft else "transformers" if known else None,
+            "library_name": card.library_of(model),
             "class": type(model).__name__,
             "framework": backend.NAME,
             **self._card_facts,

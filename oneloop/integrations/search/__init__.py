@@ -7,6 +7,8 @@ from ...arguments.packages import installed
 from ...enums import HPSearchBackend
 from ...errors import MissingPackageError, UnsupportedError
 from ...outputs import BestRun
+from .defaults import default_compute_objective
+from .state import check, search_of
 
 # name -> (module to import, package to install, our module for it)
 PACKAGES = {"optuna": ("optuna", "optuna", "optuna_search"), "ray": ("ray.tune", "'ray[tune]'", "ray_search")}
@@ -57,9 +59,6 @@ def run(
     options: dict[str, Any],
 ) -> BestRun | list[BestRun]:
     """Trainer.hyperparameter_search."""
-    from .defaults import default_compute_objective
-    from .state import check, search_of
-
     chosen = choose(backend)
     check(trainer, n_trials)
     state = search_of(trainer)

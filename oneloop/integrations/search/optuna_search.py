@@ -12,6 +12,7 @@ from ...introspect import takes_trial
 from ...outputs import BestRun
 from ...trainer.core import core_of
 from . import trials
+from .defaults import default_hp_space_optuna
 from .state import search_of
 from .trials import Trial
 
@@ -25,8 +26,6 @@ _OPTIMIZE = set(inspect.signature(optuna.Study.optimize).parameters) - {"self", 
 
 
 def default_space() -> Any:
-    from .defaults import default_hp_space_optuna
-
     return default_hp_space_optuna
 
 

@@ -13,6 +13,7 @@ from ...introspect import takes_trial
 from ...outputs import BestRun
 from ...trainer.core import core_of
 from . import trials
+from .defaults import default_hp_space_ray
 from .ray_worker import OBJECTIVE, TrainerTrial
 from .state import search_of
 from .trainer_pickle import pack
@@ -30,8 +31,6 @@ _RUN = {name for name in inspect.signature(tune.run).parameters if not name.star
 
 
 def default_space() -> Any:
-    from .defaults import default_hp_space_ray
-
     return default_hp_space_ray
 
 

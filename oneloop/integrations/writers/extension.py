@@ -21,5 +21,5 @@ class WriterCallbacks(Extension):
                 callback.link(
                     lambda: core.run.id,
                     lambda folder: core.run.checkpointer.model_files.save_without_side_effects(folder),
-                    lambda: core.run.directory.path,
+                    lambda: core.run.output_dir,
                 )
