@@ -61,11 +61,11 @@ def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], Sh
     `share` is a collective that every process calls once per update, also one that has no batch left: the processes
     leave this loop together or not at all.
     """
-    trainer, device = run.trainer, run.trainer.args.device
+    trainer = run.trainer
     while not run.is_over and not trainer.control.should_epoch_stop:
         run.position.at_boundary = False
         begun = time.perf_counter()
-        micro_batches, num_items = trainer.get_batch_samples(batches, run.plan.accumulation, device)
+        micro_batches, num_items = trainer.get_batch_samples(batches, run.plan.accumulation, run.core.device)
         run.meter.add_data_wait(time.perf_counter() - begun)
         if trainer.state.global_step + 1 in run.skipped_steps:
             if not run.sync.any_process_has_batch(micro_batches):  # it is the first step of the next epoch

@@ -61,6 +61,7 @@ class Core:
     """Created once per Trainer; `run` is the current run, the last one, or one that has not started."""
 
     run: "Run"
+    device: Any  # of the run, where its batches go
     extensions: Extensions
 
     def __init__(self, trainer: "Trainer", framework: str) -> None:
@@ -87,6 +88,8 @@ class Core:
         """A new run, with no state of the previous one but what a restart takes over."""
         from .run import Run  # quick imports: with the first Trainer, not with its class
 
+        args = self.trainer.args
+        self.device, self._non_blocking = args.device, args.accelerator_config.non_blocking is not False
         self.run = Run(self, restart)
         return self.run
 
@@ -135,9 +138,7 @@ class Core:
 
     def to_device(self, inputs: Any) -> Any:
         """A batch, or nested tensors, on the device."""
-        args = self.trainer.args
-        non_blocking = args.accelerator_config.non_blocking is not False
-        return self.backend.devices.move(inputs, args.device, non_blocking)
+        return self.backend.devices.move(inputs, self.device, self._non_blocking)
 
     # -- the model
 
