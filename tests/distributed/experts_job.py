@@ -56,10 +56,13 @@ def train(folder, name, model, **given):
     return train_with(folder, name, model, texts(), **options | given)
 
 
+# The weight of the one expert is the router's probability of it. Mixtral's is always 1: its router would have no
+# gradient without the auxiliary loss, and AdamW would take steps of full length along the rounding errors.
+ONE_EXPERT = {"num_experts_per_tok": 1, "norm_topk_prob": False, "output_router_logits": False}
 RUNS = {
     "qwen3": (qwen3, {}),
     "mixtral": (mixtral, {"gradient_checkpointing": True}),
-    "one at a time": (partial(mixtral, output_router_logits=False), {"gradient_accumulation_steps": 4}),
+    "one at a time": (partial(qwen3, **ONE_EXPERT), {"gradient_accumulation_steps": 4}),
     "batched": (partial(qwen3, experts_implementation="batched_mm"), {"label_smoothing_factor": 0.1}),
 }
 
@@ -81,7 +84,59 @@ def held(trainer):
 
 @case
 def thirty(folder):
-    return {name: course(train(folder, name, make(), max_steps=30, **given)) for name, (make, given) in RUNS.items()}
+    found = {}
+    for name, (make, given) in RUNS.items():
+        model, chosen = watched(make())
+        trainer = train(folder, name, model, max_steps=30, **given)
+        found[name] = course(trainer) | {"chosen": chosen}
+    return found
+
+
+@case
+def halves(folder):
+    """Each batch in two parts after one another, as two pairs of processes have it beside one another: the auxiliary
+    loss of a batch is not the mean of those of its parts."""
+    found = {}
+    for name, (make, given) in RUNS.items():
+        more = {"gradient_accumulation_steps": 2 * given.get("gradient_accumulation_steps", 1)}
+        model, chosen = watched(make())
+        found[name] = course(train(folder, f"halves-{name}", model, max_steps=30, **given | more)) | {"chosen": chosen}
+    return found
+
+
+@case
+def rounding(folder):
+    """A router without a gradient, twice: the second time with one weight of the model changed by its last bit."""
+    found = []
+    for changed in (False, True):
+        model, chosen = watched(mixtral(output_router_logits=False))
+        if changed:
+            first = model.model.embed_tokens.weight
+            with torch.no_grad():
+                first[1, 0] = torch.nextafter(first[1, 0], torch.tensor(1.0))
+        gradients = []
+        router = model.model.layers[0].mlp.gate.weight
+        router.register_hook(lambda gradient, seen=gradients: seen.append(float(gradient.norm())))
+        trainer = train(folder, f"rounding-{changed}", model, max_steps=30)
+        found.append(course(trainer) | {"chosen": chosen, "router": gradients})
+    return found
+
+
+def watched(model):
+    """The model, and a list for each of its layers: how many tokens chose each expert in each training forward pass."""
+    chosen = {}
+
+    def note(name, number):
+        def before(module, given):
+            if module.training:
+                chosen.setdefault(name, []).append(torch.bincount(given[1].flatten(), minlength=number).tolist())
+
+        return before
+
+    for name, module in model.named_modules():
+        if name.endswith("experts"):
+            module.register_forward_pre_hook(note(name, module.num_experts))
+    return model, chosen
 
 
 SAVING = {"save_strategy": "steps", "save_steps": 3}
