@@ -585,12 +585,15 @@ class Planning(Protocol):
     def frozen_bytes(self, model: Any) -> int:
         """Bytes of the weights that are not trained, and of buffers that are saved; none of them is read."""
 
+    def sizes(self, core: Any, axis: str, most: int) -> list[int]:
+        """The sizes above 1 and up to `most` that the axis `tensor`, `sequence` or `expert` may have with this model;
+        none for what cannot be divided along it."""
+
     def step_memory(
-        self, core: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
+        self, core: Any, inputs: Any, rows: int, recompute: bool, arguments: dict[str, Any], world: int = 1
     ) -> "StepMemory":
         """The memory of an update of the Trainer of `core` with micro-batches like `inputs`, but of `rows` samples: in
-        one process, or in one of `world` processes with stage 2 or 3 in `sharding`, where `degree` of them share a
-        copy."""
+        one process, or in the first of `world` processes, with these arguments about dividing the model."""
 
 
 class Tracing(Protocol):

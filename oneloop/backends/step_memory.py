@@ -12,4 +12,4 @@ class StepMemory:
     gradients: int
     optimizer: int
     activations: int  # the most that a forward or backward pass holds beside these three
-    collectives: tuple[tuple[str, int], ...] = ()  # (name, bytes of the whole tensor), in an update
+    collectives: tuple[tuple[str, int, int], ...] = ()  # (name, bytes of the whole tensor, processes), in an update

@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import json
 import sys
+import time
 from pathlib import Path
 
 from ..backends import registry
@@ -16,6 +17,7 @@ from ..plan import request, sizes
 def command(options: argparse.Namespace) -> int:
     sizes.parse("--device-memory", options.device_memory)  # before the script takes its time
     asked = {"world": options.world, "device_memory": options.device_memory, "per_machine": options.per_machine}
+    asked |= {"search": (options.world or 1) > 1 and options.device_memory is not None, "progress": _Progress()}
     request.begin(request.Request(asked))
     output = sys.stdout
     try:
@@ -34,6 +36,17 @@ def command(options: argparse.Namespace) -> int:
         Path(options.page).write_text(plan.to_html(title), encoding="utf-8")
     print(json.dumps(plan.to_dict(), indent=2) if options.json else f"{title}\n\n{plan.to_text()}", end="", file=output)
     return 0
+
+
+class _Progress:
+    """Says on stderr what takes its time."""
+
+    def __init__(self) -> None:
+        self.start, self.count = time.monotonic(), 0
+
+    def __call__(self, text: str) -> None:
+        self.count += 1
+        print(f"[{time.monotonic() - self.start:4.0f} s] {self.count}: {text}", file=sys.stderr, flush=True)
 
 
 def _ended(options: argparse.Namespace, status: int) -> int:

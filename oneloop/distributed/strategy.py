@@ -32,6 +32,8 @@ class Strategy:
     loads_sharded = False
     # Whether gradients that parameters have are parts of them.
     divides_gradients = False
+    # Whether tensors have values, as everywhere but in simulated steps: for checks, and for random streams.
+    has_values = True
     # Whether the model leaves parameters unused; None before the first update, or where it does not matter.
     has_unused_parameters: bool | None = None
 

@@ -3,12 +3,14 @@
 import copy
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from .. import randomness
 from ..arguments.support import unsupported_by
+from ..backends.step_memory import StepMemory
 from ..data.batch_sizes import batch_rows, loader_rows
 from ..data.order import BatchSampler, NoBatch
 from ..errors import ArgumentError, DataError
@@ -17,9 +19,10 @@ from ..steps import plan_steps
 from ..trainer import dataloaders, setup
 from ..trainer.core import core_of
 from . import effects, layouts, messages, optimizer_state, sizes
-from .layouts import ParallelLayout, Tensor
+from . import search as layout_search
+from .layouts import Axes, ParallelLayout, Tensor
 from .memory import Memories
-from .results import CheckpointSizes, Messages, ModelSizes, RunLength, StrategyPlan, TrainingPlan
+from .results import CheckpointSizes, Messages, ModelSizes, RunLength, Search, StrategyPlan, TrainingPlan
 
 if TYPE_CHECKING:
     from ..trainer.core import Core
@@ -33,6 +36,8 @@ def build_plan(
     device_memory: Any = None,
     per_machine: int = 8,
     largest: bool = True,
+    search: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> TrainingPlan:
     """Build the plan of a Trainer for `world` processes on devices with this much memory."""
     core, args = core_of(trainer), trainer.args
@@ -40,22 +45,31 @@ def build_plan(
     if world < 1 or per_machine < 1:
         raise ArgumentError(f"Invalid world={world}, per_machine={per_machine}: expected numbers of processes above 0")
     limit = sizes.parse("device_memory", device_memory)
+    axes = Axes.of(args)
+    if world % axes.size:
+        raise ArgumentError(f"{axes} needs a multiple of {axes.size} processes, but world={world}. Pass such a world.")
+    if search and limit is None:
+        raise ArgumentError("a search for layouts needs device_memory, such as 80GB, to see which ones fit.")
     setup.bind(args, core.backend)
     streams = randomness.get_state(core.backend)
     loader = trainer.get_train_dataloader()
     batches = _first_batches(core, loader)
     randomness.set_state(core.backend, streams)
     tensors = _trainable(core)
-    memories = Memories(trainer, max(batches, key=_elements), world)
+    memories = Memories(trainer, max(batches, key=_elements), world, progress)
     model = _model_sizes(core, tensors, memories)
-    length = _length(core, loader, batches, world)
+    length = _length(core, loader, batches, world // axes.size)
     checkpoint = _checkpoint(core, model, length)
     plans = [
         _strategy(core, layout, tensors, model, memories, world, limit, largest)
-        for layout in layouts.layouts(world, per_machine, hybrid=core.backend.NAME == "torch")
+        for layout in layouts.layouts(world, per_machine, core.backend.NAME == "torch", axes)
     ]
-    if core.backend.devices.kind(args.device) == "cpu" and any(each.peak is not None for each in plans):
+    found = None
+    if search and limit is not None:
+        found = _search(core, tensors, model, memories, world, per_machine, limit, length.samples_per_step)
+    if _is_for_cpus(core, limit) and any(each.peak is not None for each in plans):
         memories.notes += _of_host_allocator()
+    memories.notes += _of_activations(memories, plans)
     return TrainingPlan(
         framework=core.backend.NAME,
         device=core.backend.devices.kind(args.device),
@@ -72,7 +86,29 @@ def build_plan(
         strategies=tuple(plans),
         arguments=tuple(effects.of(core, length.steps or -1)),
         notes=tuple(memories.notes),
+        search=found,
     )
+
+
+def _is_for_cpus(core: "Core", limit: int | None) -> bool:
+    """Whether the processes will run on CPUs. A plan for devices with a given memory is made for others, on any
+    machine."""
+    return core.backend.devices.kind(core.trainer.args.device) == "cpu" and limit is None
+
+
+def _of_activations(memories: Memories, plans: Sequence[StrategyPlan]) -> list[str]:
+    """Why a peak can be lower than the activations of one process."""
+    whole = memories.activations(memories.recomputes)
+    lower = [plan for plan in plans if plan.peak is not None and whole is not None and plan.peak < whole]
+    if not lower:
+        return []
+    lowest = min(lower, key=lambda plan: plan.peak or 0)
+    return [
+        f"Activations of {sizes.show(whole)} are those of one process with the whole model. They depend on the layout: "
+        f"with {lowest.name} they are {sizes.show(lowest.activations)}, and its peak of {sizes.show(lowest.peak)} "
+        "includes these. Axes divide them, and stages 2 and 3 compute whole layers in half precision, where autocast "
+        "keeps residuals and norms in float32."
+    ]
 
 
 def _of_host_allocator() -> list[str]:
@@ -216,9 +252,9 @@ def _strategy(
     why = _refusal(core, layout)
     if why is not None:
         return StrategyPlan(layout.name, layout.arguments(), refused=why)
-    parameters, gradients, state = layouts.resident(layout, tensors, model, world)
     kept, recomputed = (memories.peak(layout, recompute, tensors, model, world) for recompute in (False, True))
     now = recomputed if memories.recomputes else kept
+    parameters, gradients, state = _resident(layout, tensors, model, now)
     peak = None if now is None else now.peak
     return StrategyPlan(
         name=layout.name,
@@ -226,6 +262,7 @@ def _strategy(
         parameters=parameters,
         gradients=gradients,
         optimizer=state,
+        activations=None if now is None else now.activations,
         peak=peak,
         peak_kept=None if kept is None else kept.peak,
         peak_recomputed=None if recomputed is None else recomputed.peak,
@@ -234,8 +271,46 @@ def _strategy(
         largest_micro_batch=memories.find_max_batch(layout, tensors, model, world, limit)
         if largest and limit
         else None,
-        messages=_messages(core, layout, tensors, memories, world),
+        messages=_messages(core, layout, tensors, memories, world, now),
     )
+
+
+def _resident(
+    layout: ParallelLayout, tensors: list[Tensor], model: ModelSizes, step: StepMemory | None
+) -> tuple[int | None, int | None, int | None]:
+    """Bytes of (parameters, gradients, optimizer state). What axes divide is known from a simulated step."""
+    if not layout.axes.used:
+        return layouts.resident(layout, tensors, model)
+    if step is None:
+        return None, None, None
+    return step.parameters, round(model.gradient_bytes * step.parameters / model.parameter_bytes), step.optimizer
+
+
+def _search(
+    core: "Core",
+    tensors: list[Tensor],
+    model: ModelSizes,
+    memories: Memories,
+    world: int,
+    per_machine: int,
+    limit: int,
+    samples: int,
+) -> Search | None:
+    """The layouts that fit, with as many samples in an update as the arguments have."""
+    args, planning = core.trainer.args, memories.planning
+    if planning is None or world == 1:
+        return None
+    possible = [
+        layout
+        for layout in layout_search.candidates(partial(planning.sizes, core), world, per_machine, samples)
+        if _refusal(core, layout) is None
+    ]
+
+    def count(each: layout_search.Candidate, step: StepMemory) -> Messages:
+        return _messages(core, each.layout, tensors, memories, world, step)
+
+    half = bool(args.bf16 or args.fp16)
+    return layout_search.search(memories, tensors, model, possible, count, samples, limit, half)
 
 
 def _fits(limit: int | None, peak: int | None, *resident: int | None) -> bool | None:
@@ -251,17 +326,22 @@ def _refusal(core: "Core", layout: ParallelLayout) -> str | None:
     args, backend = copy.copy(core.trainer.args), core.backend
     if not core.mesh.is_single and layout.sharding != args.sharding:
         return None
-    args.__dict__["sharding"] = layout.sharding
-    args.__dict__["sharding_degree"] = -1
+    wanted = {"sharding": layout.sharding, "sharding_degree": -1} | layout.axes.arguments()
+    args.__dict__.update(wanted)
     kind = backend.devices.kind(args.device)
     for unsupported in unsupported_by(backend.NAME):
-        if unsupported.argument == "sharding" and unsupported.applies(args, backend.NAME, kind):
+        if unsupported.argument in wanted and unsupported.applies(args, backend.NAME, kind):
             return f"{unsupported.why}. Instead: {unsupported.instead}"
     return None
 
 
 def _messages(
-    core: "Core", layout: ParallelLayout, tensors: Sequence[Tensor], memories: Memories, world: int
+    core: "Core",
+    layout: ParallelLayout,
+    tensors: Sequence[Tensor],
+    memories: Memories,
+    world: int,
+    step: StepMemory | None,
 ) -> Messages:
     args = core.trainer.args
     if world == 1:
@@ -271,10 +351,13 @@ def _messages(
     if core.backend.NAME != "torch":
         found = messages.total([("all_reduce", whole, world)])
         return Messages(None, found.bytes, found.sent)
-    if layout.shards_gradients:
-        counted = memories.collectives(layout)
-        if counted is not None:
-            return messages.total([*messages.before_update(world), *counted])
+    replicas = world // layout.axes.size * layout.axes.sequence
+    if layout.shards_gradients or layout.axes.used:
+        if step is not None:
+            counted = messages.total([*messages.before_update(world), *step.collectives])
+            if layout.shards_gradients or layout.axes.size > layout.axes.sequence:
+                return counted
+            return messages.joined(counted, messages.data_parallel(gradients, args.ddp_bucket_cap_mb, replicas, True))
         gathers = (2 if "stage3" in layout.sharding else 1) * args.gradient_accumulation_steps
         moved = [("all_gather", whole, layout.degree)] * gathers
         moved += [("reduce_scatter", whole, layout.degree)] * args.gradient_accumulation_steps

@@ -1,7 +1,7 @@
 """The layouts of a model over processes, and how much of its training state each keeps resident."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import optimizer_state
@@ -23,12 +23,44 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Axes:
+    """How many processes divide each batch's work: the sizes of the axes that keep a batch whole."""
+
+    tensor: int = 1
+    sequence: int = 1
+    expert: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.tensor * self.sequence * self.expert
+
+    @property
+    def used(self) -> dict[str, int]:
+        return {name: size for name, size in vars(self).items() if size > 1}
+
+    def arguments(self) -> dict[str, Any]:
+        return {f"{name}_parallel_size": size for name, size in self.used.items()}
+
+    def __str__(self) -> str:
+        return " x ".join(f"{name} {size}" for name, size in self.used.items())
+
+    @classmethod
+    def of(cls, args: Any) -> "Axes":
+        """Those that arguments ask for."""
+        return cls(*(max(1, int(getattr(args, f"{name}_parallel_size", 1) or 1)) for name in cls.__annotations__))
+
+
+WHOLE = Axes()
+
+
+@dataclass(frozen=True)
 class ParallelLayout:
-    """A layout of the model over processes: `sharding`, and how many processes share one copy of the state."""
+    """A layout of the model over processes: `sharding`, how many processes share one copy of the state, and axes."""
 
     name: str
     sharding: str
     degree: int = 1
+    axes: Axes = WHOLE
 
     @property
     def shards_gradients(self) -> bool:
@@ -36,24 +68,27 @@ class ParallelLayout:
 
     def arguments(self) -> dict[str, Any]:
         given: dict[str, Any] = {"sharding": self.sharding} if self.sharding else {}
-        return given | ({"sharding_degree": self.degree} if "hybrid" in self.sharding else {})
+        given |= {"sharding_degree": self.degree} if "hybrid" in self.sharding else {}
+        return given | self.axes.arguments()
 
 
-def layouts(world: int, per_machine: int, hybrid: bool) -> list[ParallelLayout]:
-    """The layouts that are possible with `world` processes."""
-    if world == 1:
-        return [ParallelLayout("one process", "")]
-    ways = [ParallelLayout("DDP", "")]
-    ways += [ParallelLayout(f"stage {stage}", f"stage{stage}", world) for stage in (1, 2, 3)]
-    if hybrid and per_machine < world and world % per_machine == 0:
-        ways.append(ParallelLayout("hybrid stage 3", "stage3 hybrid", per_machine))
-    return ways
+def layouts(world: int, per_machine: int, hybrid: bool, axes: Axes = WHOLE) -> list[ParallelLayout]:
+    """The layouts that are possible with `world` processes, of which those of the axes have the same batch. Stage 1 is
+    not combined with axes, and experts are not combined with sharding."""
+    batches = world // axes.size
+    if batches == 1:
+        return [ParallelLayout(str(axes) or "one process", "", axes=axes)]
+    ways = [ParallelLayout("DDP", "", axes=axes)]
+    stages = () if axes.expert > 1 else (2, 3) if axes.used else (1, 2, 3)
+    ways += [ParallelLayout(f"stage {stage}", f"stage{stage}", batches, axes) for stage in stages]
+    inside = per_machine // axes.size  # of a machine's processes, those with different batches
+    if stages and hybrid and 1 < inside < batches and batches % inside == 0:
+        ways.append(ParallelLayout("hybrid stage 3", "stage3 hybrid", inside, axes))
+    return [replace(way, name=f"{way.name} x {axes}") for way in ways] if axes.used else ways
 
 
-def resident(
-    layout: ParallelLayout, tensors: list[Tensor], model: ModelSizes, world: int
-) -> tuple[int, int, int | None]:
-    """Bytes of (parameters, gradients, optimizer state) in the process that holds most."""
+def resident(layout: ParallelLayout, tensors: list[Tensor], model: ModelSizes) -> tuple[int, int, int | None]:
+    """Bytes of (parameters, gradients, optimizer state) in the process that holds most, without axes."""
     state = model.optimizer_bytes
     if not layout.shards_gradients:
         if layout.sharding and state is not None:

@@ -1,5 +1,6 @@
 """The memory of a step with each parallel layout, from steps that the backend simulates."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,43 +15,39 @@ from .results import ModelSizes
 
 MOST_ROWS = 2**20
 TRIES = 6  # steps that are simulated to find the largest micro-batch
+ALONE = ParallelLayout("", "")
 
 
 class Memories:
     """Simulated steps, each only once. Stage 1 differs from DDP by its optimizer state, which is computed."""
 
-    def __init__(self, trainer: Any, inputs: Any, world: int) -> None:
-        self.trainer, self.inputs, self.world = trainer, inputs, world
+    def __init__(self, trainer: Any, inputs: Any, world: int, progress: Callable[[str], None] | None = None) -> None:
+        self.trainer, self.inputs, self.world, self.progress = trainer, inputs, world, progress
         backend = core_of(trainer).backend
         self.planning = getattr(backend, "planning", None)
         self.rows = batch_rows(inputs) or 1
         self.recomputes = bool(trainer.args.gradient_checkpointing or recomputes(trainer.args))
         self.notes: list[str] = []
-        self._refused: set[bool] = set()  # with or without recompute
-        self._steps: dict[tuple[str, int, int, int, bool], StepMemory | None] = {}
+        self._refused: set[bool] = set()  # with or without gradient_checkpointing
+        self.accumulation: int = trainer.args.gradient_accumulation_steps
+        self._steps: dict[tuple[ParallelLayout, int, int, bool, int], StepMemory | None] = {}
         if self.planning is None:
             self.notes.append(f"Activations are not known: {backend.NAME} has no module to simulate steps with.")
 
     def optimizer_state(self) -> int | None:
         """Bytes of the whole state, after a simulated step."""
-        step = self._step(ParallelLayout("", ""), self.recomputes)
+        step = self.step(ALONE, self.recomputes)
         return None if step is None else step.optimizer
 
     def activations(self, recompute: bool) -> int | None:
-        """The memory of a micro-batch in addition to the training state; the same in every process."""
-        step = self._step(ParallelLayout("", ""), recompute)
+        """The memory of a micro-batch in addition to the training state, in one process with the whole model."""
+        step = self.step(ALONE, recompute)
         return None if step is None else step.activations
 
-    def collectives(self, layout: ParallelLayout) -> list[tuple[str, int, int]] | None:
+    def collectives(self, layout: ParallelLayout) -> tuple[tuple[str, int, int], ...] | None:
         """The collectives of one update, as (name, bytes of the full tensor, number of processes)."""
-        step = self._step(layout, self.recomputes)
-        if step is None:
-            return None
-        copies = self.world // layout.degree
-        shared = [
-            (name, size, copies if name == "all_reduce" else layout.degree) for name, size in step.collectives[:-1]
-        ]
-        return [*shared, (*step.collectives[-1], layout.degree)]  # the last one is the norm of the gradients
+        step = self.step(layout, self.recomputes, world=self.world)
+        return None if step is None else step.collectives
 
     def peak(
         self,
@@ -60,13 +57,15 @@ class Memories:
         model: ModelSizes,
         world: int,
         rows: int | None = None,
+        accumulation: int | None = None,
     ) -> StepMemory | None:
         """The memory of a step in the process that needs most."""
-        step = self._step(layout, recompute, rows, world)
+        step = self.step(layout, recompute, rows, world, accumulation)
         if step is None or world == 1:
             return step
-        if layout.shards_gradients:  # every process makes the whole model before it keeps its shard
-            return replace(step, peak=max(step.peak, model.parameter_bytes + step.parameters))
+        if layout.shards_gradients or layout.axes.used:  # every process makes the whole model before it keeps its part
+            kept = step.parameters if layout.shards_gradients else 0
+            return replace(step, peak=max(step.peak, model.parameter_bytes + kept))
         if not layout.sharding:
             return step
         share = optimizer_state.largest_part([tensor.elements for tensor in tensors], layout.degree)
@@ -93,33 +92,44 @@ class Memories:
             rows = _next(seen, limit, fits, too_many, step.activations / rows)
         return fits
 
-    def _step(
-        self, layout: ParallelLayout, recompute: bool, rows: int | None = None, world: int = 1
+    def step(
+        self,
+        layout: ParallelLayout,
+        recompute: bool,
+        rows: int | None = None,
+        world: int = 1,
+        accumulation: int | None = None,
     ) -> StepMemory | None:
-        """A simulated step of one process, of one of several that have a copy each, or that shard the model."""
-        if layout.shards_gradients:
-            key = (layout.sharding, self.world, layout.degree, rows or self.rows, recompute)
+        """A simulated step of one process, of one of several that have a copy each, or that divide the model."""
+        if not layout.shards_gradients and not layout.axes.used:
+            layout, world = ALONE, min(world, 2)  # two copies need as much as more
         else:
-            key = ("", min(world, 2), 1, rows or self.rows, recompute)  # two copies need as much as more
+            layout = replace(layout, name="", degree=layout.degree if "hybrid" in layout.sharding else 1)
+        key = (layout, world, rows or self.rows, recompute, accumulation or self.accumulation)
         if key not in self._steps:
             self._steps[key] = self._simulate(*key)
         return self._steps[key]
 
-    def _simulate(self, sharding: str, world: int, degree: int, rows: int, recompute: bool) -> StepMemory | None:
+    def _simulate(
+        self, layout: ParallelLayout, world: int, rows: int, recompute: bool, accumulation: int
+    ) -> StepMemory | None:
         if self.planning is None or recompute in self._refused:
             return None
+        what = ", ".join(f"{name}={value!r}" for name, value in layout.arguments().items())
+        what = (what or ("DDP" if world > 1 else "one process")) + ", gradient_checkpointing" * recompute
+        if self.progress is not None:
+            self.progress(f"simulating a step: {what}, {rows} sample{'s' * (rows > 1)}")
         try:
-            return self.planning.step_memory(
-                core_of(self.trainer), self.inputs, rows, recompute, sharding=sharding, world=world, degree=degree
-            )
+            given = layout.arguments() | {"gradient_accumulation_steps": accumulation}
+            return self.planning.step_memory(core_of(self.trainer), self.inputs, rows, recompute, given, world=world)
         except UnsupportedError as error:
-            self._refused.add(recompute)
+            if not layout.axes.used:
+                self._refused.add(recompute)
             self._note(f"{str(error)[:1].upper()}{str(error)[1:]}")
             return None
         except Exception as error:  # of the model or of an override, which may do anything
             words = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            what = f"sharding={sharding!r}" if sharding else "DDP" if world > 1 else "one process"
-            self._note(f"A step with {what}{', recompute' * recompute} could not be simulated: {words}")
+            self._note(f"A step with {what} could not be simulated: {words}")
             return None
 
     def _note(self, text: str) -> None:

@@ -8,10 +8,10 @@ FIRST_BUCKET = 2**20  # of DDP: gradients that are ready early are sent early
 DEFAULT_BUCKET_MB = 25
 STEP_NUMBERS = 16  # that travel with the gradients
 STEP_MESSAGE = 8  # numbers of a message before the update, with the two signals that are watched by default
-_SENT = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broadcast": 1.0}
+_SENT = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broadcast": 1.0, "all_to_all": 1.0}
 
 
-def sent(kind: str, size: int, world: int) -> float:
+def sent(kind: str, size: float, world: int) -> float:
     """Bytes that each process sends in a collective over a ring."""
     return _SENT[kind] * size * (world - 1) / world
 

@@ -5,7 +5,7 @@ from html import escape
 
 from ..report.page import asset, checksum
 from .results import TrainingPlan
-from .text import HEADER, cells, effect_text, facts
+from .text import CHOICES, HEADER, MOST_SHOWN, cells, choice_cells, effect_text, facts, search_remarks, search_title
 
 STYLE = """
 main { max-width: 70rem; margin: 0 auto; padding: 1.5rem; }
@@ -29,6 +29,10 @@ def render(plan: TrainingPlan, title: str) -> str:
     body.append(_table(possible, HEADER, "figures"))
     refused = [(each.name, f"refused, {each.refused}") for each in plan.strategies if each.refused is not None]
     body.append(_table(refused) if refused else "")
+    if plan.search is not None:
+        body.append(f"<h2>{escape(search_title(plan))}</h2>")
+        body.append(_table(map(choice_cells, plan.search.choices[:MOST_SHOWN]), CHOICES, "figures"))
+        body += [f"<p>{escape(line)}</p>" for line in search_remarks(plan.search)]
     if plan.arguments:
         body.append("<h2>Arguments</h2>")
         body.append(_table((each.argument, each.value, effect_text(each)) for each in plan.arguments))

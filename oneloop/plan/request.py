@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ..distributed import mesh
 from ..extension import Extension
 from .results import TrainingPlan
 
@@ -29,6 +30,7 @@ def begin(request: Request) -> None:
     """Make train() plan instead of train from now on."""
     global _current
     _current = request
+    mesh.stand_for_all()
 
 
 def is_active() -> bool:

@@ -62,6 +62,7 @@ class StrategyPlan:
     parameters: int | None = None
     gradients: int | None = None
     optimizer: int | None = None
+    activations: int | None = None  # as the arguments have it, beside these three
     peak: int | None = None  # as the arguments have it
     peak_recomputed: int | None = None  # with gradient_checkpointing
     peak_kept: int | None = None  # without it
@@ -69,6 +70,30 @@ class StrategyPlan:
     fits: bool | None = None
     largest_micro_batch: int | None = None
     messages: Messages | None = None
+
+
+@dataclass(frozen=True)
+class LayoutChoice:
+    """A layout that the search has found to fit, with the same number of samples per update."""
+
+    name: str
+    arguments: dict[str, Any]
+    peak: int
+    sent: int  # by each process in an update
+    simulated: bool  # otherwise computed from the steps of other layouts
+
+
+@dataclass(frozen=True)
+class Search:
+    """The layouts that fit, those that send least first; the first three are simulated."""
+
+    choices: tuple[LayoutChoice, ...]
+    too_large: int  # layouts that do not fit
+    smallest: int | None  # peak of the smallest of these
+
+    @property
+    def best(self) -> LayoutChoice | None:
+        return self.choices[0] if self.choices else None
 
 
 @dataclass(frozen=True)
@@ -100,6 +125,7 @@ class TrainingPlan:
     strategies: tuple[StrategyPlan, ...]
     arguments: tuple[Effect, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    search: Search | None = None  # None: not asked for, or not possible
 
     def memory(self, strategy: str) -> StrategyPlan:
         """The strategy of that name."""

@@ -279,17 +279,19 @@ class Core:
         return clips_itself(trainer_class) and can_clip(self)
 
     @contextlib.contextmanager
-    def with_model(self, model: Any, optimizer: Any) -> Iterator[None]:
-        """A context in which the Trainer has this model and optimizer, and an engine for them; for simulated steps."""
-        trainer, engine = self.trainer, self.engine
+    def with_model(self, model: Any, optimizer: Any, strategy: "Strategy | None" = None) -> Iterator[None]:
+        """A context in which the Trainer has this model, optimizer and strategy, and an engine for them; for simulated
+        steps."""
+        trainer, engine, own = self.trainer, self.engine, self.strategy
         before = {name: getattr(trainer, name) for name in ("model", "model_wrapped", "optimizer")}
         trainer.model = trainer.model_wrapped = model
         trainer.optimizer = optimizer
+        self.strategy = own if strategy is None else strategy
         try:
             self.make_engine()
             yield
         finally:
-            self.engine = engine
+            self.engine, self.strategy = engine, own
             for name, value in before.items():
                 setattr(trainer, name, value)
 

@@ -23,8 +23,12 @@ class UnsimulatedSteps:
         trained = {name for name, _ in self.models.named_parameters(model)}
         return sum(int(self.tensors.size(value)) for name, value in stored.items() if name not in trained)
 
+    def sizes(self, core: Any, axis: str, most: int) -> list[int]:
+        """None: layouts are not searched."""
+        return []
+
     def step_memory(
-        self, core: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
+        self, core: Any, inputs: Any, rows: int, recompute: bool, arguments: dict[str, Any], world: int = 1
     ) -> NoReturn:
         """Raise an error: the memory is not known before a step is computed."""
         raise UnsupportedError(

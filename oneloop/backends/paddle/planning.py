@@ -4,4 +4,5 @@ from .._common.planning import UnsimulatedSteps
 from . import models, tensors, weights
 
 _steps = UnsimulatedSteps("PaddlePaddle", models, tensors, weights)
-without_weights, frozen_bytes, step_memory = _steps.without_weights, _steps.frozen_bytes, _steps.step_memory
+without_weights, frozen_bytes = _steps.without_weights, _steps.frozen_bytes
+sizes, step_memory = _steps.sizes, _steps.step_memory

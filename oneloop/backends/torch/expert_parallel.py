@@ -101,7 +101,8 @@ def _check_arguments(args: Any, mesh: Mesh) -> None:
 # -- the experts of a model
 
 
-def _is_experts(module: nn.Module) -> bool:
+def is_experts(module: nn.Module) -> bool:
+    """Whether a module has one row of parameters per expert, and is called as transformers' experts are."""
     count = getattr(module, "num_experts", None)
     if not isinstance(count, int) or list(inspect.signature(module.forward).parameters)[:3] not in (_INPUTS, ["args"]):
         return False
@@ -111,7 +112,7 @@ def _is_experts(module: nn.Module) -> bool:
 
 def _experts(model: nn.Module, size: int) -> list[Any]:
     """The modules to divide. An error, before anything is changed, for what cannot be divided."""
-    found = {name: module for name, module in unwrap(model).named_modules() if _is_experts(module)}
+    found = {name: module for name, module in unwrap(model).named_modules() if is_experts(module)}
     if not found:
         raise ModelError(
             f"expert_parallel_size={size} divides experts, but {type(unwrap(model)).__name__} has none: modules with "

@@ -319,7 +319,7 @@ def _buckets(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
     yield from open_buckets.values()
 
 
-def _send(tensors: Iterable[torch.Tensor], exchange: Callable[[torch.Tensor], None]) -> None:
+def in_buckets(tensors: Iterable[torch.Tensor], exchange: Callable[[torch.Tensor], None]) -> None:
     """Apply a collective to the tensors in place, several at a time as one flat tensor."""
     for bucket in _buckets(tensors):
         flat = torch.cat([t.detach().reshape(-1) for t in bucket])
@@ -333,7 +333,7 @@ def from_main(values: list[torch.Tensor], group: ProcessGroup) -> None:
     source = getattr(group, "first", 0)
     parts = [local(v) for v in values]
     with torch.no_grad():
-        _send((v for v in parts if v.numel()), lambda flat: dist.broadcast(flat, src=source, group=group.handle))
+        in_buckets((v for v in parts if v.numel()), lambda flat: dist.broadcast(flat, src=source, group=group.handle))
 
 
 NO_GRADIENT, DENSE, SPARSE = 0, 1, 2
@@ -364,12 +364,12 @@ def average(parameters: list[nn.Parameter], group: ProcessGroup) -> None:
     def exchange(flat: torch.Tensor) -> None:
         dist.all_reduce(flat.mul_(1.0 / group.size), group=group.handle)  # in this order, as in DDP, for equal bits
 
-    _send(dense, exchange)
+    in_buckets(dense, exchange)
 
 
 def add_up(gradients: list[torch.Tensor], group: ProcessGroup) -> None:
     """The sum of gradients, of which each process of a group has a part, in place."""
-    _send([local(g) for g in gradients], lambda flat: dist.all_reduce(flat, group=group.handle))
+    in_buckets([local(g) for g in gradients], lambda flat: dist.all_reduce(flat, group=group.handle))
 
 
 def gather(value: Any, processes: ProcessGroup) -> Any:

@@ -29,11 +29,18 @@ def frozen_bytes(model: nn.Module) -> int:
     return sum(value.numel() * value.element_size() for value in (*frozen, *saved))
 
 
+def sizes(core: Any, axis: str, most: int) -> list[int]:
+    """The sizes above 1 and up to `most` that the axis may have with this model; none for what cannot be divided."""
+    from .axis_sizes import fits  # quick imports: few runs are planned
+
+    return [size for size in range(2, most + 1) if fits(core, axis, size)]
+
+
 def step_memory(
-    core: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
+    core: Any, inputs: Any, rows: int, recompute: bool, arguments: dict[str, Any], world: int = 1
 ) -> StepMemory:
-    """The memory of an update with micro-batches like `inputs`, but of `rows` samples. `sharding` has the words of the
-    argument for stages 2 and 3; `degree` processes share a copy of the state."""
+    """The memory of an update with micro-batches like `inputs`, but of `rows` samples, in the first of `world`
+    processes, with these arguments about dividing the model."""
     from .simulated_step import step_memory  # quick imports: few runs are planned
 
-    return step_memory(core, inputs, rows, recompute, sharding, world, degree)
+    return step_memory(core, inputs, rows, recompute, arguments, world)

@@ -65,8 +65,8 @@ class Division:
 class SequenceDivision:
     """A context in which a model divides the sequences that it is called with."""
 
-    def __init__(self, model: DividedModel, axis: ProcessGroup) -> None:
-        self.model, self.axis = model, axis
+    def __init__(self, model: DividedModel, axis: ProcessGroup, own_streams: bool = True) -> None:
+        self.model, self.axis, self.own_streams = model, axis, own_streams
         self.keeps_parts = False  # of the next forward pass
         self.last: Division | None = None  # of the last forward pass
         self.attended: set[str] = set()  # layers that have called attention, while they are watched
@@ -205,7 +205,7 @@ class SequenceDivision:
     # -- random streams
 
     def _enter_streams(self, layer: nn.Module) -> None:
-        if layer.training and torch.is_grad_enabled():
+        if self.own_streams and layer.training and torch.is_grad_enabled():
             device = next((p.device for p in layer.parameters()), torch.device("cpu"))
             self._streams = _OwnStream(device, self.axis.rank)
 

@@ -49,14 +49,16 @@ class SequenceParallel(_Base):
         self.replicas = processes.along(mesh, *mesh.axes_that_split(Splits.BATCH), SEQUENCE)
         self.axis = processes.along(mesh, SEQUENCE)
         self._divisions: weakref.WeakKeyDictionary[nn.Module, SequenceDivision] = weakref.WeakKeyDictionary()
+        self._copies: DeviceMesh | None = None
 
     def division(self, model: nn.Module) -> SequenceDivision:
         """How this model is divided. Its first call computes a few tokens: a collective of the axis."""
         base = base_of(model)
         if base not in self._divisions:
             found = sequence_model.find(base, self.axis)
-            division = SequenceDivision(found, self.axis)
-            sequence_model.check(found, division)
+            division = SequenceDivision(found, self.axis, own_streams=self.has_values)
+            if self.has_values:
+                sequence_model.check(found, division)
             self._divisions[base] = division
         return self._divisions[base]
 
@@ -89,7 +91,9 @@ class SequenceParallel(_Base):
 
     def _mesh(self) -> DeviceMesh:
         """Shards by copies: those of the axis data, and those of this one."""
-        return _copies_by_shards(self.args.device.type, self.mesh)
+        if self._copies is None:
+            self._copies = _copies_by_shards(self.args.device.type, self.mesh)
+        return self._copies
 
 
 def _check_arguments(args: Any, mesh: Mesh) -> None:
@@ -107,7 +111,6 @@ def _check_arguments(args: Any, mesh: Mesh) -> None:
         )
 
 
-@cache
 def _copies_by_shards(device: str, mesh: Mesh) -> DeviceMesh:
     sizes = [axis.size for axis in mesh.axes]
     names = [axis.name for axis in mesh.axes]

@@ -71,6 +71,11 @@ def device_mesh(args: Any, mesh: Mesh) -> DeviceMesh:
     return _meshes[key]
 
 
+def forget_meshes() -> None:
+    """Forget the meshes of a process group that was destroyed."""
+    _meshes.clear()
+
+
 class ShardedOptimizerStrategy(DataParallelStrategy):
     """Stage 1: every process updates some of the parameters, keeps only their state, and broadcasts them to the
     others."""

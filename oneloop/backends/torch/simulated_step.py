@@ -3,15 +3,15 @@ FakeTensorMode, as one process of any number (the process group `fake`)."""
 
 import contextlib
 import copy
-from collections.abc import Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses import FakeTensorMode
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from ...data.batch_sizes import batch_rows
@@ -20,9 +20,14 @@ from ...distributed.mesh import build
 from ...errors import UnsupportedError
 from .._common.helpers import map_tensors
 from ..step_memory import StepMemory
+from . import parallel
+from .ddp import DataParallelStrategy
+from .divided_state import DividedState
 from .models import recompute as enable_recompute
 from .models import unwrap
+from .even_routing import evenly_routed
 from .optimizers import groups, step_optimizer
+from .sharding import FSDPStrategy, device_mesh, forget_meshes
 from .storage_tracker import StorageTracker
 
 FAKE = FakeTensorMode(allow_non_fake_inputs=True)
@@ -77,16 +82,28 @@ def _converted(module: nn.Module, function: Any, recurse: bool) -> nn.Module:
 
 
 def step_memory(
-    core: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
+    core: Any, inputs: Any, rows: int, recompute: bool, arguments: dict[str, Any], world: int = 1
 ) -> StepMemory:
-    """The memory of an update with micro-batches like `inputs`, but of `rows` samples. `sharding` has the words of the
-    argument for stages 2 and 3; `degree` processes share a copy of the state."""
-    if not sharding:
-        return _simulated(core, inputs, rows, recompute, None, in_buckets=world > 1)
+    """The memory of an update with micro-batches like `inputs`, but of `rows` samples, in the first of `world`
+    processes, with these arguments about dividing the model and its batches."""
+    args = copy.copy(core.trainer.args)
+    # DDP is not there: what it keeps is counted, and it would wait for values.
+    args.__dict__.update(UNDIVIDED | arguments, ddp_find_unused_parameters=None, ddp_static_graph=None)
+    is_whole = build(args, 0, world).num_batches == world and "stage" not in args.sharding
+    if is_whole:
+        return _simulated(core, args, inputs, rows, recompute, None, in_buckets=world > 1)
     with _process_of(world):
-        args = copy.copy(core.trainer.args)
-        args.__dict__.update(sharding=sharding, sharding_degree=degree)
-        return _simulated(core, inputs, rows, recompute, _strategy(args, world))
+        strategy = _strategy(args, world)
+        return _simulated(core, args, inputs, rows, recompute, strategy, in_buckets=_sends_buckets(strategy))
+
+
+UNDIVIDED = {
+    "sharding": "",
+    "sharding_degree": -1,
+    "tensor_parallel_size": 1,
+    "sequence_parallel_size": 1,
+    "expert_parallel_size": 1,
+}
 
 
 @contextlib.contextmanager
@@ -98,18 +115,61 @@ def _process_of(world: int) -> Iterator[None]:
         raise UnsupportedError("a plan is made in one process, without a launcher: there is a process group already")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     try:
-        yield
+        with _meshes_with_ranks():
+            yield
     finally:
         dist.destroy_process_group()
+        forget_meshes()
+
+
+@contextlib.contextmanager
+def _meshes_with_ranks() -> Iterator[None]:
+    """A context in which torch makes meshes outside of any FakeTensorMode, since it reads ranks from tensors."""
+    own = {name: vars(DeviceMesh)[name] for name in ("__getitem__", "_concatenate")}
+
+    def outside(function: Any) -> Any:
+        def made(*given: Any) -> DeviceMesh:
+            with unset_fake_temporarily():
+                return function(*given)
+
+        return made
+
+    try:
+        DeviceMesh.__getitem__ = outside(DeviceMesh.__getitem__)
+        DeviceMesh._concatenate = staticmethod(outside(DeviceMesh._concatenate))
+        yield
+    finally:
+        for name, method in own.items():
+            setattr(DeviceMesh, name, method)
+
+
+class _First(ProcessGroup):
+    """The first process of a group whose messages nobody answers: all others have the same to say."""
+
+    def __init__(self, size: int, handle: Any = None) -> None:
+        self.size, self.handle = size, handle
+
+    def subgroup(self, groups: tuple[tuple[int, ...], ...]) -> ProcessGroup:
+        own = groups[0]
+        return _First(len(own), dist.new_group(list(own)))
+
+    def all_gather(self, numbers: Sequence[float]) -> list[list[float]]:
+        return [list(numbers)] * self.size
 
 
 def _strategy(args: Any, world: int) -> Any:
-    from .sharding import FSDPStrategy, device_mesh  # quick imports: for sharded runs only
-
-    processes, mesh = ProcessGroup(), build(args, 0, world)
-    processes.size = world
+    mesh = build(args, 0, world)
     device_mesh(args, mesh)  # made here, since it reads ranks from tensors
-    return FSDPStrategy(args, processes, mesh)
+    strategy: Any = parallel.strategy(args, _First(world), mesh)
+    if isinstance(strategy, FSDPStrategy):
+        strategy._mesh()
+    strategy.has_values = False
+    return strategy
+
+
+def _sends_buckets(strategy: Any) -> bool:
+    """Whether DDP averages the gradients."""
+    return isinstance(strategy, DataParallelStrategy) and not isinstance(strategy, DividedState)
 
 
 class _Gradients:
@@ -133,16 +193,17 @@ class _Gradients:
 
 
 def _simulated(
-    core: Any, inputs: Any, rows: int, recompute: bool, strategy: Any, in_buckets: bool = False
+    core: Any, args: Any, inputs: Any, rows: int, recompute: bool, strategy: Any, in_buckets: bool
 ) -> StepMemory:
     tracker, trainer = StorageTracker(FAKE), core.trainer
-    with _copied(core, recompute) as model, FAKE:
+    with _copied(core, recompute, strategy) as model, FAKE, evenly_routed(model):
         batch = _resized(inputs, rows)
         if strategy is not None:
-            model = strategy.wrap(model)
-            strategy.prepare_optimizer(SimpleNamespace(param_groups=[]))  # which frees the unsharded parameters
-            trainer.model = model
+            strategy.divide(model)
+            model = trainer.model = strategy.wrap(model)
         optimizer = trainer.create_optimizer()
+        if strategy is not None:
+            optimizer = strategy.prepare_optimizer(optimizer)  # which frees the undivided parameters
         local = _local_parameters(model, optimizer)
         with tracker:
             tracker.label(local.values(), "parameters")
@@ -152,7 +213,8 @@ def _simulated(
             _make_state(optimizer, local)
             tracker.label(_state_of(optimizer), "optimizer")
             tracker.start()
-            _update(trainer, model, batch, optimizer, local, strategy, gradients)
+            with core.engine.forward_context():
+                _update(trainer, args, model, batch, optimizer, local, strategy, gradients)
             held = tracker.held
         return StepMemory(
             peak=tracker.peak,
@@ -180,6 +242,7 @@ def _state_of(optimizer: Any) -> list[Any]:
 
 def _update(
     trainer: Any,
+    args: Any,
     model: nn.Module,
     batch: Any,
     optimizer: Any,
@@ -188,7 +251,9 @@ def _update(
     computed: _Gradients,
 ) -> None:
     tracker = computed.tracker
-    accumulated = min(trainer.args.gradient_accumulation_steps, MOST_ACCUMULATED)
+    accumulated = min(args.gradient_accumulation_steps, MOST_ACCUMULATED)
+    if strategy is not None and not isinstance(strategy, FSDPStrategy):
+        strategy.begin(True)
     for number in range(accumulated):
         last = computed.are_sent = number == accumulated - 1
         with strategy.micro_batch(last) if strategy is not None else contextlib.nullcontext():
@@ -197,20 +262,32 @@ def _update(
         if number == 0:
             first = len(tracker.collectives)
     # Those of more micro-batches than are simulated.
-    tracker.collectives += tracker.collectives[first:] * (trainer.args.gradient_accumulation_steps - accumulated)
+    tracker.collectives += tracker.collectives[first:] * (args.gradient_accumulation_steps - accumulated)
+    if strategy is not None:
+        _finish(model, strategy)
     for p in model.parameters():
         if id(p) in local and p.grad is not None:
             local[id(p)].grad = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
-    gradients = [p.grad for p in local.values() if p.grad is not None]
-    if strategy is not None and gradients:
-        dist.all_reduce(torch._foreach_norm(gradients)[0])  # the norm
     tracker.counts_rest = False
     step_optimizer(optimizer)
     tracker.label(_state_of(optimizer), "optimizer")
     tracker.counts_rest = True
-    del gradients
     for p in [*model.parameters(), *local.values()]:
         p.grad = None
+
+
+def _finish(model: nn.Module, strategy: Any) -> None:
+    """What a strategy does between the last micro-batch and the optimizer's step: its own method reads values."""
+    for p in model.parameters():
+        if isinstance(p, DTensor) and p.grad is not None and p.grad.placements != p.placements:
+            p.grad = p.grad.redistribute(placements=p.placements)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    is_averaged = isinstance(strategy, DataParallelStrategy) and isinstance(strategy, DividedState)
+    if is_averaged and not isinstance(strategy, FSDPStrategy):
+        group = strategy.replicas.handle
+        parallel.in_buckets(map(parallel.local, gradients), lambda flat: dist.all_reduce(flat, group=group))
+    if gradients:
+        strategy.norm(strategy.local(gradients))
 
 
 # -- a copy without data
@@ -232,16 +309,16 @@ def _fake(value: torch.Tensor) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _copied(core: Any, recompute: bool) -> Iterator[nn.Module]:
-    """A context in which the Trainer has a copy of its model without data, and no optimizer other than a copy of the
-    user's."""
+def _copied(core: Any, recompute: bool, strategy: Any) -> Iterator[nn.Module]:
+    """A context in which the Trainer has a copy of its model without data, this strategy, and no optimizer other than a
+    copy of the user's."""
     trainer = core.trainer
     model = unwrap(trainer.model)
     memo: dict[int, Any] = {id(value): _fake(value) for value in (*model.parameters(), *model.buffers())}
     copied = copy.deepcopy(model, memo)
     _set_recompute(copied, recompute, trainer.args.gradient_checkpointing_kwargs)
     given = core.user_optimizers.optimizer
-    with core.with_model(copied, None if given is None else copy.deepcopy(given, memo)):
+    with core.with_model(copied, None if given is None else copy.deepcopy(given, memo), strategy):
         yield copied
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,7 +30,7 @@ class StorageTracker(TorchDispatchMode):
         self.held: Counter[str] = Counter()
         self.total = self.peak = self.most_rest = 0
         self.counts_rest = True
-        self.collectives: list[tuple[str, int]] = []
+        self.collectives: list[tuple[str, int, int]] = []
 
     # -- what counts
 
@@ -69,7 +70,7 @@ class StorageTracker(TorchDispatchMode):
             return result
         name = COLLECTIVES.get(func.name().partition(".")[0])
         if name is not None:
-            self.collectives.append((name, whole_size(args)))
+            self.collectives.append((name, whole_size((args, result)), _processes(args)))
         for value in tree_iter(result):
             if isinstance(value, torch.Tensor):
                 for storage in get_untyped_storages(value):
@@ -118,10 +119,24 @@ COLLECTIVES = {
     "c10d::_reduce_scatter_base_": "reduce_scatter",
     "c10d::allreduce_": "all_reduce",
     "c10d::broadcast_": "broadcast",
+    "c10d::alltoall_base_": "all_to_all",
+    # Those of DTensors, whose results are new tensors.
+    "_c10d_functional::all_gather_into_tensor": "all_gather",
+    "_c10d_functional::reduce_scatter_tensor": "reduce_scatter",
+    "_c10d_functional::all_reduce": "all_reduce",
+    "_c10d_functional::all_to_all_single": "all_to_all",
 }
 
 
-def whole_size(args: Any) -> int:
+def whole_size(values: Any) -> int:
     """Bytes of the tensor that a collective is about: the gathered one, or the one before it is scattered."""
-    tensors = [value for value in tree_iter(args) if isinstance(value, torch.Tensor)]
+    tensors = [value for value in tree_iter(values) if isinstance(value, torch.Tensor)]
     return max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
+
+
+def _processes(args: Any) -> int:
+    """The processes of a collective, whose group is an object, or a name as its last argument."""
+    for value in tree_iter(args):
+        if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()):
+            return dist.ProcessGroup.unbox(value).size()
+    return dist.distributed_c10d._resolve_process_group(args[-1]).size()

@@ -59,8 +59,8 @@ class _TensorParallel(DividedWeights):
         elif not tensor_division.take_over(model, mesh):
             return tensor_division.Division()
         found = tensor_division.divide(model, mesh, self.args.tensor_parallel_plan)
-        dropout = DividedDropout(self.mesh.coordinate(TENSOR), self.args.device)
-        dropout.attach(model, found)
+        if self.has_values:
+            DividedDropout(self.mesh.coordinate(TENSOR), self.args.device).attach(model, found)
         return found
 
     def wrap(self, model: nn.Module) -> nn.Module:
