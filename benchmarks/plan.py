@@ -151,7 +151,7 @@ def planned_run(name: str, recompute: bool, quick: bool, saves: bool = False) ->
         plans = {world: trainer.plan(world=world, largest=False) for world in (1, 2)}
         memories = {key: plans[processes(key)].memory(key) for key in STRATEGIES}
         for key in (key for key in AXES if name in models_of(key, [name])):
-            trainer.args.__dict__.update({"sharding": ""} | {size: 1 for size in SIZES} | AXES[key])
+            trainer.args.__dict__.update({"sharding": ""} | dict.fromkeys(SIZES, 1) | AXES[key])
             memories[key] = trainer.plan(world=processes(key), largest=False).memory(key)
     # On a CPU, what a save in the background writes from is in the memory of the process.
     found = {key: memory.peak + (memory.save_copy if saves else 0) for key, memory in memories.items()}

@@ -85,9 +85,7 @@ class Estimates:
             if one is not None and other is not None:
                 beside = [step.peak - step.parameters - step.optimizer for step in (one, other)]
                 slope = (beside[0] - beside[1]) / (first - second)
-                self._lines[key] = _Line(
-                    first, beside[0], slope, one.parameters, one.optimizer, one.collectives
-                )
+                self._lines[key] = _Line(first, beside[0], slope, one.parameters, one.optimizer, one.collectives)
         return self._lines[key]
 
     def of(self, layout: ParallelLayout, recompute: bool, rows: int, accumulation: int) -> tuple[float, float] | None:

@@ -1,7 +1,7 @@
 """Processes that are killed at random, again and again, until the run gets through. As a program:
 
     OMP_NUM_THREADS=1 python -m tests.distributed.kills [--seeds 12] [--kills 18] [--processes 2] [--sharding stage2]
-        [--adapter]
+        [--adapter] [--layout tp2]
 
 After every kill the others have to leave by themselves and the newest checkpoint has to be whole; at its end a run has
 to have the bytes and the log of one that was never killed. It prints how many kills there were, and ends with status 1
@@ -10,6 +10,7 @@ at the first difference.
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import signal
@@ -31,8 +32,24 @@ def load():
     import tests.distributed.running  # noqa: F401
 
 
-def options(steps, sharding="", adapter=False):
+# Of models that are divided: the number of processes, the model, and the arguments.
+LAYOUTS = {
+    "tp2": (2, "llama", {"tensor_parallel_size": 2}),
+    "sp2": (2, "llama", {"sequence_parallel_size": 2}),
+    "ep2": (2, "moe", {"expert_parallel_size": 2}),
+    "tp2 x dp2": (4, "llama", {"tensor_parallel_size": 2}),
+    "tp2 x shard2": (4, "llama", {"tensor_parallel_size": 2, "sharding": "stage3"}),
+    "sp2 x shard2": (4, "llama", {"sequence_parallel_size": 2, "sharding": "stage3"}),
+}
+
+
+def options(steps, sharding="", adapter=False, layout=""):
     given = ["--set", f'sharding="{sharding}"'] if sharding else []
+    if layout:
+        _, model, arguments = LAYOUTS[layout]
+        given = ["--model", model]
+        for name, value in arguments.items():
+            given += ["--set", f"{name}={json.dumps(value)}"]
     return ["--no-sync", "--steps", str(steps), *given, *["--adapter"] * adapter]
 
 
@@ -82,11 +99,16 @@ def main():
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--sharding", default="")
     parser.add_argument("--adapter", action="store_true", help="train LoRA")
+    parser.add_argument("--layout", default="", choices=("", *LAYOUTS), help="divide the model")
     asked = parser.parse_args()
     load()
+    if asked.layout:
+        import tests.distributed.experts_job  # noqa: F401
+
+        asked.processes = LAYOUTS[asked.layout][0]
     if asked.adapter:
         import peft  # noqa: F401
-    argv, total = options(asked.steps, asked.sharding, asked.adapter), 0
+    argv, total = options(asked.steps, asked.sharding, asked.adapter, asked.layout), 0
     with tempfile.TemporaryDirectory() as folder:
         unbroken = unbroken_run(Path(folder) / "unbroken", asked.processes, argv)
         for seed in range(asked.first, asked.first + asked.seeds):

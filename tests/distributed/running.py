@@ -1,7 +1,7 @@
 """A longer run of several processes, as a program that is killed, stopped and signalled from outside.
 
     running.py --output DIR [--resume] [--steps N] [--pause S] [--hang RANK:STEP] [--fail RANK:STEP] [--adapter]
-               [--set NAME=JSON]
+               [--model llama|moe] [--set NAME=JSON]
 
 Each process prints `rank R pid P` at its start and `rank R step N` after every step. At its end the main process writes
 DIR/result.json, as tests/checkpoint/job.py does.
@@ -33,6 +33,18 @@ class Telling(TrainerCallback):
         time.sleep(600 if here == self.hang else self.pause)
 
 
+def parts(model, adapter, args):
+    """What a Trainer is made of: model, arguments, collator, data for training and evaluation."""
+    if model is not None:
+        from tests.distributed import experts_job, layouts_job
+
+        made = layouts_job.llama(attention_dropout=0.1) if model == "llama" else experts_job.qwen3()
+        return made, args, None, layouts_job.texts(56), layouts_job.texts(7, seed=1)
+    kit = Job()
+    made = kit.adapted() if adapter else kit.model()
+    return made, args, NoisyCollator(kit), NoisyTexts(56, 5, kit), NoisyTexts(7, 6, kit)
+
+
 def main(argv):
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", required=True)
@@ -43,6 +55,7 @@ def main(argv):
     parser.add_argument("--fail", help="RANK:STEP, after which this process raises an error")
     parser.add_argument("--no-sync", action="store_true")
     parser.add_argument("--adapter", action="store_true", help="train LoRA")
+    parser.add_argument("--model", choices=("llama", "moe"), help="a tiny one of transformers")
     parser.add_argument("--set", action="append", default=[])
     given = parser.parse_args(argv)
     if given.no_sync:
@@ -65,13 +78,8 @@ def main(argv):
         "ddp_timeout": 8,
     }
     options |= {name: json.loads(value) for name, value in (text.split("=", 1) for text in given.set)}
-    kit = Job()
     trainer = Trainer(
-        kit.adapted() if given.adapter else kit.model(),
-        TrainingArguments(given.output, **options),
-        NoisyCollator(kit),
-        NoisyTexts(56, 5, kit),
-        NoisyTexts(7, 6, kit),
+        *parts(given.model, given.adapter, TrainingArguments(given.output, **options)),
         callbacks=[Telling(given.pause, given.hang, given.fail)],
     )
     trainer.train(resume_from_checkpoint=given.resume)

@@ -66,7 +66,7 @@ class _GroupedProducts(TorchDispatchMode):
         if func is not torch.ops.aten._grouped_mm.default:
             return func(*args, **(kwargs or {}))
         first, second = args[:2]
-        offsets = args[2] if len(args) > 2 else (kwargs or {}).get("offs")
+        offsets: Any = args[2] if len(args) > 2 else (kwargs or {}).get("offs")
         groups = offsets.shape[:1] if first.dim() == second.dim() == 2 else ()
         if first.dim() == second.dim() == 3:
             groups = first.shape[:1]

@@ -3,6 +3,7 @@ FakeTensorMode, as one process of any number (the process group `fake`)."""
 
 import contextlib
 import copy
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,9 +24,9 @@ from ..step_memory import StepMemory
 from . import parallel
 from .ddp import DataParallelStrategy
 from .divided_state import DividedState
+from .even_routing import evenly_routed
 from .models import recompute as enable_recompute
 from .models import unwrap
-from .even_routing import evenly_routed
 from .optimizers import groups, step_optimizer
 from .sharding import FSDPStrategy, device_mesh, forget_meshes
 from .storage_tracker import StorageTracker
@@ -113,11 +114,13 @@ def _process_of(world: int) -> Iterator[None]:
 
     if dist.is_initialized():
         raise UnsupportedError("a plan is made in one process, without a launcher: there is a process group already")
+    hook = sys.excepthook  # which torch replaces by one that names the rank
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     try:
         with _meshes_with_ranks():
             yield
     finally:
+        sys.excepthook = hook
         dist.destroy_process_group()
         forget_meshes()
 

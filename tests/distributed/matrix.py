@@ -1,0 +1,148 @@
+"""Every documented argument in every layout, beside one process: equal, or refused by name. As a program:
+
+    OMP_NUM_THREADS=1 python -m tests.distributed.matrix [--layouts tp2 sp2 ...] [--arguments NAME ...] [--write]
+
+It prints what is different, and ends with status 1 if anything is. `--write` writes docs/internals/layout-matrix.md.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.distributed.launch import ROOT, outcome
+from tests.distributed.matrix_job import ALONE, ELSEWHERE, ENTRIES, HALF, LAYOUTS
+from tests.distributed.matrix_job import __file__ as JOB
+
+PAGE = ROOT / "docs" / "internals" / "layout-matrix.md"
+AT_ONCE = 40  # runs of the same processes
+NEAR = 1e-5
+
+
+def run_all(folder, layout, numbers):
+    """What became of each entry: by number, what matrix_job wrote. Those in which processes died are failed."""
+    found, left = {}, list(numbers)
+    path = Path(folder) / f"{layout}.jsonl"
+    while left:
+        statuses, said = outcome(LAYOUTS[layout][0], folder, layout, *left[:AT_ONCE], script=JOB)
+        lines = path.read_text().splitlines() if path.exists() else []
+        found |= {each.pop("number"): each for each in map(json.loads, lines)}
+        undone = [number for number in left[:AT_ONCE] if number not in found]
+        if any(statuses) and undone:  # they died in the first of these
+            found[undone[0]] = {"failed": f"exit statuses {statuses}: {said[-1500:]}"}
+        left = [number for number in left if number not in found]
+    return found
+
+
+def verdict(entry, layout, here, alone, single):
+    """The cell of the table: equal, refused, or what is wrong. `single`: the run of one process in float32, from which
+    half precision may be twice as far as on one process."""
+    if "refused" in here:
+        return "refused"
+    if "failed" in here:
+        if alone is not None and "failed" in alone:
+            return "also on one process"
+        return f"FAILED {here['failed'][:300]}"
+    if alone is None or "trained" not in alone:
+        return f"TRAINS, but not on one process: {alone}"
+    here, alone = here["trained"], alone["trained"]
+    reference = alone
+    near = NEAR
+    if entry[0] in HALF and single is not None:
+        alone = alone | {"losses": single["losses"], "norms": [], "weights": [], "eval_loss": here["eval_loss"]}
+        near = max(near, 2 * max(abs(a - b) for a, b in zip(reference["losses"], single["losses"])))
+    if here["steps"] != alone["steps"] or len(here["losses"]) != len(alone["losses"]):
+        return f"DIFFERENT steps: {here['steps']} and {alone['steps']}, {len(here['losses'])} logs"
+    for name in ("losses", "norms", "weights"):
+        for mine, other in zip(here[name], alone[name]):
+            scale = max(1.0, abs(other)) if name == "weights" else 1.0
+            # AdamW takes steps of full length along gradients that are rounding: sums of weights may differ by some.
+            allowed = near * (100 if name == "weights" else 1)
+            if not (mine == other or abs(mine - other) <= allowed * scale):
+                return f"DIFFERENT {name}: {mine!r} and {other!r}"
+    if here["eval_loss"] != alone["eval_loss"] and not abs(here["eval_loss"] - alone["eval_loss"]) <= max(near, NEAR):
+        return f"DIFFERENT evaluation: {here['eval_loss']} and {alone['eval_loss']}"
+    return "equal"
+
+
+def compare(folder, names, numbers):
+    """By layout and number, the verdict; and what was said."""
+    every = {layout: run_all(folder, layout, numbers) for layout in names}
+    references = {}
+    for layout in names:
+        trained = [n for n in numbers if "refused" not in every[layout][n]]
+        references.setdefault(ALONE.get(layout, "alone"), set()).update(trained)
+    plain = next(n for n, (argument, value, _) in enumerate(ENTRIES) if (argument, value) == ("run_name", "two"))
+    for layout, wanted in references.items():
+        every[layout] = run_all(folder, layout, sorted(wanted | {plain}))
+    verdicts = {}
+    for layout in names:
+        alone = every[ALONE.get(layout, "alone")]
+        single = alone[plain].get("trained")
+        for n in numbers:
+            verdicts[layout, n] = verdict(ENTRIES[n], layout, every[layout][n], alone.get(n), single)
+    return verdicts, every
+
+
+def reason(said):
+    """The sentence of a refusal, on one line of a table."""
+    return said.partition(": ")[2].split(". ")[0].replace("|", "/").replace("\n", " ")[:240]
+
+
+def page(verdicts, every, names, numbers):
+    lines = [
+        "# Arguments in every layout",
+        "",
+        "Made by `python -m tests.distributed.matrix --write`: a tiny model is trained for three steps with each",
+        "argument, in every layout and on one process, and evaluated. *Equal*: losses, gradient norms and the",
+        "evaluation are within 1e-5 (in half precision: losses at most twice as far from float32 as on one process).",
+        "*Refused*: an error before the first step, with the sentence below the table.",
+        "",
+        "| argument | value | " + " | ".join(names) + " |",
+        "|---|---|" + "---|" * len(names),
+    ]
+    refusals = {}
+    for n in numbers:
+        argument, value, _ = ENTRIES[n]
+        cells = []
+        for layout in names:
+            cell = verdicts[layout, n]
+            if cell == "refused":
+                refusals.setdefault((argument, reason(every[layout][n]["refused"])), []).append(layout)
+            cells.append(cell if cell in ("equal", "refused", "also on one process") else "**different**")
+        shown = repr(value).replace("|", "/")[:60]
+        lines.append(f"| `{argument}` | `{shown}` | " + " | ".join(cells) + " |")
+    lines += ["", "## What is refused", "", "| argument | layouts | why |", "|---|---|---|"]
+    lines += [f"| `{argument}` | {', '.join(where)} | {why} |" for (argument, why), where in refusals.items()]
+    lines += ["", "## Not in the table", "", "| argument | why |", "|---|---|"]
+    lines += [f"| `{argument}` | {why} |" for argument, why in ELSEWHERE.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    layouts = [name for name in LAYOUTS if "alone" not in name]
+    parser.add_argument("--layouts", nargs="+", choices=layouts, default=layouts)
+    parser.add_argument("--arguments", nargs="+", default=[])
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    numbers = [n for n, entry in enumerate(ENTRIES) if not asked.arguments or entry[0] in asked.arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        verdicts, every = compare(folder, asked.layouts, numbers)
+    wrong = 0
+    for (layout, n), said in verdicts.items():
+        if said[:1].isupper():
+            wrong += 1
+            print(f"{layout}: {ENTRIES[n][0]}={ENTRIES[n][1]!r}: {said}", flush=True)
+    kinds = {}
+    for said in verdicts.values():
+        kinds[said.partition(" ")[0]] = kinds.get(said.partition(" ")[0], 0) + 1
+    print(kinds)
+    if asked.write:
+        PAGE.write_text(page(verdicts, every, asked.layouts, numbers))
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
