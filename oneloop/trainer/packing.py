@@ -331,7 +331,8 @@ def _without_zeros(core: "Core") -> Iterator[None]:
     try:
         for weight in zeros:
             values = (0.1 * random.standard_normal(tuple(weight.shape))).astype(np.float32)
-            tensors.restore_copies([weight], tensors.keep([core.to_device(tensors.from_numpy(values))], [None]))
+            value = core.strategy.part_of(weight, core.to_device(tensors.from_numpy(values)))
+            tensors.restore_copies([weight], tensors.keep([value], [None]))
         yield
     finally:
         tensors.restore_copies(zeros, copies)

@@ -23,8 +23,12 @@ def from_numpy(array: np.ndarray) -> torch.Tensor:
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """On the host, without a graph (a host sync); bfloat16 becomes float32, since NumPy lacks it."""
+    """On the host, without a graph (a host sync); bfloat16 becomes float32, since NumPy lacks it. One that is divided
+    is gathered: a collective."""
     tensor = tensor.detach()
+    gather: Any = getattr(tensor, "full_tensor", None)
+    if gather is not None:
+        tensor = gather()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
     return tensor.cpu().numpy()
