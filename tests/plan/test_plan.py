@@ -161,9 +161,9 @@ def test_the_largest_of_the_first_batches_is_simulated(backend, arguments, monke
     simulated = []
 
     class Spy(building.Memories):
-        def __init__(self, trainer, inputs, world):
+        def __init__(self, trainer, inputs, *given):
             simulated.append(len(inputs["x"]))
-            super().__init__(trainer, inputs, world)
+            super().__init__(trainer, inputs, *given)
 
     monkeypatch.setattr(building, "Memories", Spy)
     args = arguments(per_device_train_batch_size=4, train_sampling_strategy="sequential")

@@ -1,6 +1,6 @@
 """Experts in simulated steps: each is taken to have the same number of tokens, since which ones it has is not known.
 
-transformers' experts ask for the places of their tokens, the number of which depends on values. Within their forward
+Experts may ask for the places of their tokens, the number of which depends on values. Within their forward
 pass the answer is the mean number.
 """
 
