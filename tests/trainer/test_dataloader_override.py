@@ -1,6 +1,8 @@
 """`_get_dataloader`, which all loaders come from, persistent workers of evaluations, and `can_return_loss`."""
 
+import contextlib
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +113,30 @@ def test_persistent_workers_serve_every_evaluation_of_a_run(backend, arguments, 
     assert trainer._eval_dataloaders == {}  # closed at the end of train()
     trainer.evaluate()
     assert trainer._eval_dataloaders == {} and not readers[2] & second
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_workers_of_the_training_data_end_with_the_run(backend, arguments, fails):
+    readers = set()
+
+    class Own(Trainer):
+        def training_step(self, model, inputs, *args, **kwargs):
+            readers.update(int(pid) for pid in np.array(inputs.pop("pid")).ravel())
+            if fails:
+                raise RuntimeError("a fault of the step")
+            return super().training_step(model, inputs, *args, **kwargs)
+
+    options = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "remove_unused_columns": False}
+    trainer = Own(
+        backend.classifier(),
+        arguments(label_names=["labels"], **(RUN | options | {"eval_strategy": "no"})),
+        data_collator=lambda samples: {key: np.stack([s[key] for s in samples]) for key in samples[0]},
+        train_dataset=Reader(),
+    )
+    with pytest.raises(RuntimeError, match="a fault of the step") if fails else contextlib.nullcontext():
+        trainer.train()
+    assert readers and os.getpid() not in readers
+    assert not [pid for pid in readers if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.parametrize("given", [None, True, False])

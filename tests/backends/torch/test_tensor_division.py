@@ -48,6 +48,16 @@ def test_the_plan_of_a_model_may_name_layers_that_it_is_without():
     assert styles_of(model, {"head": "colwise_gather_output"}, 2) == {"head": "colwise_gather_output"}
 
 
+def test_the_plan_of_a_model_may_name_a_parameter_only_to_keep_it_whole():
+    model = Model()
+    model.tp_plan = PLAN | {"layers.*.q.weight": "packed_colwise"}
+    with pytest.raises(UnsupportedError, match=r"has 'packed_colwise' for layers.*weight, which is not supported"):
+        styles_of(model, None, 2)
+    model.tp_plan = PLAN | {"layers.*.q.weight": "replicate"}
+    assert set(styles_of(model, None, 2).values()) == {"colwise", "rowwise"}
+    assert styles_of(model, PLAN, 2)  # the plan of the model is not asked
+
+
 @pytest.mark.parametrize(
     ("given", "size", "error", "words"),
     [

@@ -8,6 +8,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.errors import HubError, MissingPackageError
+from oneloop.integrations.hub import card
 from oneloop.integrations.hub.pushing import HubPushes
 from tests.backends.support import rows
 from tests.integrations.hub.stand_in import serving
@@ -280,6 +281,17 @@ def test_the_model_card(backend, arguments, tmp_path):
         "4",
     ]
     assert TOKEN not in text and "HUB_TOKEN" not in text
+
+
+def test_the_library_of_a_model():
+    model = type("Model", (), {})
+    assert card.library_of(model()) is None
+    derived = type("Own", (type("Base", (), {"__module__": "transformers.models.bert"}),), {})()
+    assert card.library_of(derived) == "transformers"
+    derived.peft_config = {"default": object()}
+    assert card.library_of(derived) == "peft"
+    derived.peft_config = None
+    assert card.library_of(derived) == "transformers"
 
 
 def test_a_card_that_somebody_changed_stays(backend, arguments, tmp_path, caplog):
