@@ -302,3 +302,24 @@ def test_an_override_is_not_called_twice_unless_it_is_named(backend, trained, tm
         backend.classifier(), rows(24), output_dir=tmp_path / "two", replay_overrides="compute_loss", **options
     )
     assert len(calls) == once * 4 and recorded(trainer, 0).has_rounding
+
+
+def test_layers_are_watched_until_the_hooks_are_removed(backend, arguments):
+    trainer, seen = Trainer(backend.classifier(), arguments(), eval_dataset=rows(4)), []
+    tracing = loading.of_model(trainer.model).tracing
+    if tracing is None:
+        pytest.skip("no hooks on this framework")
+    remove = tracing.watch(
+        trainer.model,
+        lambda name, layer, args, kwargs: seen.append(("before", name)),
+        lambda name, layer, output: seen.append(("after", name)),
+    )
+    trainer.evaluate()
+    assert seen[0] == ("before", "") and seen[-1] == ("after", "") and len(seen) > 2
+    assert sorted(name for when, name in seen if when == "before") == sorted(
+        name for when, name in seen if when == "after"
+    )
+    remove()
+    seen.clear()
+    trainer.evaluate()
+    assert seen == []
