@@ -29,7 +29,6 @@ from ..torch.models import (
     num_parameters,
     restore_mode,
     shifts_labels,
-    tensor_parallel_size,
     train_mode,
     unwrap,
 )
@@ -73,6 +72,11 @@ __all__ = [
 
 HALF_LEVELS = ("O0", "O2", "O3")  # of fp16_opt_level; O1 is mapped to O2 with a warning
 NEAREST_HALF = "autocast; the closest level, O2 (half precision with float32 master weights),"
+
+
+def tensor_parallel_size(model: nn.Module) -> int:
+    """The number of processes over which its layers are divided already: one, since models arrive whole."""
+    return 1
 
 
 def invoke(model: Callable, inputs: Any) -> Any:

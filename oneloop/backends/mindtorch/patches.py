@@ -14,7 +14,7 @@ from mindtorch._apis import cpu
 from mindtorch._op_prim.cpu import legacy
 
 from ...errors import ModelError
-from .random_generator import generator
+from . import random_generator as rng
 
 NO_BACKWARD = (
     "backward() computes nothing under mindnlp: its tensors are MindSpore's, which differentiates functions. Return "
@@ -40,26 +40,26 @@ def _tensor(array: np.ndarray, dtype: Any = None) -> Any:
 
 def dropout(input: Any, p: float, seed: Any, offset: Any) -> tuple[Any, Any]:
     """The masks depend only on the RNG, in the order of the calls."""
-    kept = generator.random(tuple(input.shape), dtype=np.float32) >= p
+    kept = rng.generator.random(tuple(input.shape), dtype=np.float32) >= p
     mask = _tensor(kept * np.float32(1.0 / (1.0 - p)), input.dtype)
     return legacy.mul(input, mask), mask
 
 
 def rand(size: Any, generator: Any, dtype: Any) -> Any:
-    return _tensor(generator.random(tuple(size), dtype=np.float32), dtype)
+    return _tensor(rng.generator.random(tuple(size), dtype=np.float32), dtype)
 
 
 def randn(size: Any, generator: Any, dtype: Any) -> Any:
-    return _tensor(generator.standard_normal(tuple(size), dtype=np.float32), dtype)
+    return _tensor(rng.generator.standard_normal(tuple(size), dtype=np.float32), dtype)
 
 
 def randint(low: int, high: int, shape: Any, generator: Any, dtype: Any) -> Any:
-    return _tensor(generator.integers(low, high, tuple(shape)), dtype)
+    return _tensor(rng.generator.integers(low, high, tuple(shape)), dtype)
 
 
 def inplace_uniform(input: Any, from_: float, to_: float, generator_: Any) -> Any:
     """mindtorch's own function also seeds NumPy's global RNG."""
-    drawn = generator.uniform(from_, to_, tuple(input.shape))
+    drawn = rng.generator.uniform(from_, to_, tuple(input.shape))
     return cpu.numpy_to_tensor_overwrite(drawn.astype(mindtorch.dtype2np[input.dtype]), input)
 
 

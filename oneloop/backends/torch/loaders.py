@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, get_worker_info
+from torch.utils import data as torch_data
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
 from ...data.feistel import key_of
@@ -20,6 +21,7 @@ from ...distributed.world import world
 from ...errors import OneloopError
 
 _END = object()
+_PIPES: Any = getattr(torch_data, "IterDataPipe", ())  # torch as mindnlp has it lacks them
 _WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
 
 
@@ -199,7 +201,7 @@ def _as_asked(loader: Loader, asked: LoaderOptions) -> Loader:
     loader.seed = asked.seed
     loader.fetches_ahead = asked.draws_seed and not asked.workers
     # For workers torch also draws the seed by which its own pipes shuffle.
-    loader.draws_seed = asked.draws_seed and not (asked.workers and isinstance(loader.dataset, IterDataPipe))
+    loader.draws_seed = asked.draws_seed and not (asked.workers and isinstance(loader.dataset, _PIPES))
     loader.keeps_seed = asked.persistent and asked.workers > 0
     return loader
 
