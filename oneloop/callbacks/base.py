@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ArgumentError
 from ..introspect import may_change_control
@@ -43,6 +43,8 @@ class TrainerCallback:
     eval_dataloader. An event may change `control` in place or return a new one. Events that are not defined have no
     cost.
     """
+
+    writes_logs: ClassVar[bool] = False  # its on_log is called after that of the others, which may add to the logs
 
     def on_init_end(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -226,6 +228,9 @@ class CallbackHandler(TrainerCallback):
             event: [getattr(cb, event) for cb in self.callbacks if _listens(cb, event)]
             for event in (*EVENTS, *FINER_EVENTS)
         }
+        # What a callback adds to the logs reaches every callback that writes them.
+        in_order = sorted(self.callbacks, key=lambda cb: getattr(cb, "writes_logs", False))
+        self._listeners["on_log"] = [cb.on_log for cb in in_order if _listens(cb, "on_log")]
         # Events that a callback defines or that clear a flag; the loop skips the others.
         self.active: set[str] = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
         self._may_change_control: bool | None = None

@@ -24,6 +24,8 @@ class JsonLinesCallback(TrainerCallback):
     """Each line has the run's id, the step and a time. On resume, lines that were written after the checkpoint are
     removed, so that no step appears twice."""
 
+    writes_logs = True
+
     def __init__(self, run_id: Any, figures: Any = dict, folder: Callable[[], Path] | None = None) -> None:
         self._run_id = run_id  # a function: a resumed run uses the id in its checkpoint
         self._folder = folder  # output_dir, which a run resolves when it starts

@@ -21,6 +21,8 @@ class ProgressCallback(TrainerCallback):
     """tqdm bars for training and evaluation, with the loss and the learning rate; metrics are printed above the bar.
     Losses are in the bar, and printed too where the behaviour says so."""
 
+    writes_logs = True
+
     def __init__(self, max_str_len: int = 100) -> None:
         self.training_bar: Any = None
         self.prediction_bar: Any = None
@@ -119,6 +121,8 @@ class ProgressCallback(TrainerCallback):
 
 class PrinterCallback(TrainerCallback):
     """Prints each log as one line."""
+
+    writes_logs = True
 
     def on_log(
         self,

@@ -37,14 +37,17 @@ def run_loop(
     weights = core.run.parts.weights_for("eval")
     precision = core.engine.forward_context()
     with given_up, weights, core.half_precision_evaluation(), precision, core.processes.translate_lost_peer_errors():
+        logged: dict[str, float] = {}
         try:
-            return loop(
-                loader,
-                description=description,
-                prediction_loss_only=loss_only,
-                ignore_keys=ignore_keys,
-                metric_key_prefix=prefix,
-            )
+            with core.run.logged_metrics.evaluation(logged, prefix):
+                output = loop(
+                    loader,
+                    description=description,
+                    prediction_loss_only=loss_only,
+                    ignore_keys=ignore_keys,
+                    metric_key_prefix=prefix,
+                )
+            return output._replace(metrics={**(output.metrics or {}), **logged}) if logged else output
         except OneloopError as error:
             raise shorten(error)  # noqa: B904 (it is the same error)
         finally:
@@ -124,7 +127,8 @@ def _batches(core: "Core", model: Any, loader: Any, ignore_keys: list[str] | Non
         return batches
 
     def join_in(batch: Any) -> None:
-        core.trainer.prediction_step(model, batch, True, ignore_keys=ignore_keys)
+        with core.run.logged_metrics.muted():
+            core.trainer.prediction_step(model, batch, True, ignore_keys=ignore_keys)
 
     return even_batches(core.processes, batches, join_in)
 

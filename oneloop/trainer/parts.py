@@ -2,6 +2,7 @@
 
 from . import part
 from .averages import WeightAverage
+from .logged_metrics import LoggedMetrics
 from .loss_spikes import SpikeGuard
 from .losses import LossCurve, LossMeter
 from .meter import Meter, WorkMeter
@@ -23,6 +24,7 @@ BUILT_IN: tuple[type[part.Part], ...] = (
     WorkerSeeds,
     WeightAverage,
     Meter,
+    LoggedMetrics,
     TraceSteps,
     VerifySteps,
 )

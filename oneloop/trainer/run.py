@@ -28,6 +28,7 @@ from ..steps import Position, StepPlan, plan_steps
 from . import agreement, dataloaders, profiling, unused_arguments
 from .epochs import Epochs, start_batch_streams
 from .events import RunEvents
+from .logged_metrics import LoggedMetrics
 from .loss import LossContract
 from .losses import LossMeter
 from .meter import Meter, WorkMeter, speed_metrics
@@ -74,6 +75,7 @@ class Run:
         self.work = self.parts.of(WorkMeter)
         self.seeds = self.parts.of(WorkerSeeds)
         self.meter = self.parts.of(Meter)
+        self.logged_metrics = self.parts.of(LoggedMetrics)
         self.modes = Modes(core)
         self.contract = LossContract.of(core)
         self.update = Update(self)

@@ -734,9 +734,25 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
                     logs["train_runtime"] = round(seconds, 4)
                 logs["train_tokens_per_second"] = round(self.state.num_input_tokens_seen / max(seconds, 1e-9), 3)
         hide_secrets(logs)
-        self.state.log_history.append({**logs, "step": self.state.global_step})
+        entry = {**logs, "step": self.state.global_step}
+        self.state.log_history.append(entry)
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)
+        for name in logs.keys() - entry.keys():  # those that a callback has added
+            entry[name] = logs[name]
         core.run.storage.upload_files(is_strict=False)
+
+    def log_metric(self, name: str, value: Tensor | float, weight: Tensor | float = 1.0) -> None:
+        """Add a value to an average that is in the next log; during an evaluation, in its metrics.
+
+        Call it in compute_loss, in a callback or in the model: the log has the average over micro-batches, processes
+        and steps since the last log. Values stay on the device until then.
+
+        Args:
+            name: The name in the logs; in metrics of an evaluation, after their prefix ("eval_").
+            value: A number, or a tensor with one element.
+            weight: How much the value counts, such as the number of tokens that it is the mean of.
+        """
+        self._oneloop.run.logged_metrics.record(name, value, weight)
 
     # -- the model and the run as files
 

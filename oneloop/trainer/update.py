@@ -324,7 +324,8 @@ class Update(Part):
             if i == shared.dummy_steps - 1 and shared.loss_follows_gradients:
                 strategy.attach_loss_to_last_backward(total, counts=False)
             self.gradients.sync_gradients = i == shared.dummy_steps - 1
-            with strategy.micro_batch(i == shared.dummy_steps - 1), strategy.discard_gradients(model):
+            own = strategy.micro_batch(i == shared.dummy_steps - 1), strategy.discard_gradients(model)
+            with own[0], own[1], self.run.logged_metrics.muted():
                 self._step(model, shared.dummy_batch, LossTerms(None, shared.num_items, shared.sharing))
 
     # -- the optimizer step

@@ -40,7 +40,7 @@ def read(folder, name):
 
 def test_text_classification(ran):
     folder, said = ran("mindnlp")
-    assert "trained by oneloop.public with oneloop.public" in said
+    assert "trained by oneloop.public with oneloop.trainer.trainer" in said
     assert read(folder / "checkpoint-12", "trainer_state")["global_step"] == 12
 
 

@@ -166,7 +166,7 @@ def test_operations_are_launched_one_after_the_other(bert, rows, arguments, monk
     """Asynchronous launches make a CPU several times slower."""
     called = []
     monkeypatch.setattr(mindspore.runtime, "launch_blocking", lambda: called.append(True))
-    mindtorch.devices._settle.cache_clear()
+    mindtorch.devices._configure_execution.cache_clear()
     for _ in range(2):
         Trainer(model=bert(), args=arguments(), train_dataset=rows)
     assert called == [True]

@@ -66,6 +66,8 @@ class Writer(TrainerCallback, ExportableState):
     and sent again with the next ones.
     """
 
+    writes_logs = True
+
     name = ""  # in report_to
     rewinds: bool = False  # open() removes values at or after resumed_step; the history is written again from there
     closes: bool = True  # close at the end of training; False if scripts continue to write to the run
