@@ -2,7 +2,7 @@
 
 from .base import EVENTS, FINER_EVENTS, CallbackHandler, TrainerCallback
 from .flow import DefaultFlowCallback, EarlyStoppingCallback
-from .progress import NotebookProgressCallback, PrinterCallback, ProgressCallback, in_notebook
+from .progress import NotebookProgressCallback, PrinterCallback, ProgressCallback, in_notebook, tell
 
 __all__ = [
     "EVENTS",
@@ -15,4 +15,5 @@ __all__ = [
     "ProgressCallback",
     "TrainerCallback",
     "in_notebook",
+    "tell",
 ]

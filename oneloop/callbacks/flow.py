@@ -11,6 +11,7 @@ from ..errors import EarlyStoppingError
 from ..formats.schema import Rule, any_number, optional
 from ..state import ExportableState, TrainerControl, TrainerState
 from .base import TrainerCallback
+from .progress import tell
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
@@ -120,6 +121,8 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         self.check_metric_value(args, state, control, value)
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
+            if state.is_world_process_zero:
+                self._tell_why(args, state, name)
 
     def check_metric_value(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, metric_value: float
@@ -129,6 +132,17 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             self.best, self.early_stopping_patience_counter = metric_value, 0
         else:
             self.early_stopping_patience_counter += 1
+
+    def _tell_why(self, args: "TrainingArguments", state: TrainerState, name: str) -> None:
+        count, least = self.early_stopping_patience_counter, self.early_stopping_threshold
+        gain = f" by more than {least:g}" if least else ""
+        best = "" if self.best is None else f"; the best is {self.best:.6g}"
+        evaluations = "the last evaluation" if count == 1 else f"the last {count} evaluations"
+        tell(
+            args,
+            logger,
+            f"Early stopping at step {state.global_step}: {name} has not improved{gain} in {evaluations}{best}.",
+        )
 
     def _improved(self, args: "TrainingArguments", value: float) -> bool:
         if math.isnan(value):

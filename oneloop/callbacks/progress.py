@@ -1,5 +1,6 @@
 """Progress as a bar in a terminal, as a table in a notebook, or as plain lines."""
 
+import logging
 import sys
 import time
 from datetime import timedelta
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
 
 def _short(value: Any) -> Any:
     return f"{value:.4g}" if isinstance(value, float) else value
+
+
+def tell(args: "TrainingArguments", logger: logging.Logger, text: str) -> None:
+    """Say something about the run in the main process: as a log, and where nobody sees those, as a line."""
+    logger.info("%s", text)
+    is_quiet = behaviour.current().prints_logs_only and args.disable_tqdm
+    if is_quiet or logger.isEnabledFor(logging.INFO) or not logger.isEnabledFor(logging.WARNING):
+        return
+    # A notebook shows stderr in a red box.
+    print(text, file=sys.stdout if in_notebook() else sys.stderr, flush=True)
 
 
 class ProgressCallback(TrainerCallback):
@@ -120,9 +131,20 @@ class ProgressCallback(TrainerCallback):
 
 
 class PrinterCallback(TrainerCallback):
-    """Prints each log as one line."""
+    """Prints each log as one line, with the step and the time left."""
 
     writes_logs = True
+    _began: tuple[float, int] | None = None  # when, and at which step
+
+    def on_train_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._began = time.monotonic(), state.global_step
+
+    def on_train_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._began = None
 
     def on_log(
         self,
@@ -132,8 +154,26 @@ class PrinterCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if state.is_local_process_zero and logs:
-            print({key: _short(value) for key, value in logs.items() if key != "total_flos"}, flush=True)
+        if not state.is_local_process_zero or not logs:
+            return
+        shown = {key: _short(value) for key, value in logs.items() if key != "total_flos"}
+        if behaviour.current().prints_logs_only:
+            print(shown, flush=True)
+            return
+        numbers = {key: float(shown[key]) if isinstance(logs[key], float) else shown[key] for key in shown}
+        print(f"{self._place(state)}{numbers}", flush=True)
+
+    def _place(self, state: TrainerState) -> str:
+        """The step, of how many, and the time left."""
+        if self._began is None:
+            return ""
+        began, first = self._began
+        if state.max_steps <= 0:
+            return f"[step {state.global_step}] "
+        done, left = state.global_step - first, state.max_steps - state.global_step
+        seconds = round((time.monotonic() - began) / done * left) if done else None
+        time_left = "" if seconds is None or left <= 0 else f", {timedelta(seconds=seconds)} left"
+        return f"[step {state.global_step}/{state.max_steps}{time_left}] "
 
 
 def in_notebook() -> bool:

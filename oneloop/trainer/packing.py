@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import libraries, randomness
 from ..arguments.data import packing_of
+from ..callbacks import tell
 from ..data.collators.packs import PackCollator
 from ..data.length_grouping import measure_lengths
 from ..data.mixture import Mixture
@@ -170,14 +171,9 @@ def _log_packing(core: "Core", data: PackedDocuments, where: str, dropped: list[
         return
     documents = sum(len(layout.lengths) for layout in data.layouts)
     facts = {"documents": documents, "packs": len(data), "fill": round(data.fill, 4)}
-    logger.info(
-        "%s: %d documents in %d rows of up to %d tokens, %.1f %% of them text.",
-        where,
-        documents,
-        len(data),
-        max(layout.width for layout in data.layouts),
-        100 * data.fill,
-    )
+    rows = f"{len(data)} rows of up to {max(layout.width for layout in data.layouts)} tokens"
+    fill = f"{100 * data.fill:.1f} % of them text"
+    tell(core.trainer.args, logger, f"{where}: {documents} documents in {rows}, {fill}.")
     if where == "train_dataset" and core.trainer.is_in_train:
         core.run.events.add("packing", **facts)
     if dropped:

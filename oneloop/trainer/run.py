@@ -3,13 +3,12 @@ trainer/__init__.py."""
 
 import contextlib
 import logging
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import loop
-from ..callbacks import EarlyStoppingCallback, in_notebook
+from ..callbacks import EarlyStoppingCallback, tell
 from ..checkpoint import resume, saved_model, store
 from ..checkpoint.capture import callback_states
 from ..checkpoint.checkpointer import Checkpointer
@@ -386,17 +385,17 @@ class Run:
     def _announce(self, checkpoint: Path | None) -> None:
         plan, trainer = self.plan, self.trainer
         text = (
-            f"Training {trainer.get_num_trainable_parameters()} parameters on {trainer.args.device}: "
+            f"Training {type(trainer.model).__name__}, {trainer.get_num_trainable_parameters():,} parameters on "
+            f"{trainer.args.device}: "
             f"{'an unknown number of' if plan.samples is None else plan.samples} samples, {plan.samples_per_step} per "
             f"update ({self.batch_size} x {plan.accumulation} accumulated), "
             f"{plan.max_steps if plan.max_steps > 0 else 'an unknown number of'} steps"
             + ("" if checkpoint is None else f", resuming from {checkpoint} at step {trainer.state.global_step}")
         )
-        logger.info("%s.", text)
         if self.core.mesh.is_main:
-            if not (trainer.args.disable_tqdm or logger.isEnabledFor(logging.INFO)):
-                # Where progress is shown, this is too. A notebook shows stderr in a red box.
-                print(f"{text}.", file=sys.stdout if in_notebook() else sys.stderr, flush=True)
+            tell(trainer.args, logger, f"{text}.")
+            if checkpoint is not None and self.is_over:
+                tell(trainer.args, logger, "The run was finished there: nothing is left to train.")
             computes = trainer.compute_metrics is not None
             unused_arguments.warn_unused(trainer.args, plan.max_steps, computes, self.contract.has_default_loss)
 

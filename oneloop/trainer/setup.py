@@ -59,6 +59,11 @@ def log_levels(args: Any) -> None:
     if args.log_level != "passive" or args.process_index != 0:
         for name in ("oneloop", *behaviour.current().extra_loggers):
             logging.getLogger(name).setLevel(args.get_process_log_level())
+    own = logging.getLogger("oneloop")
+    if args.log_level != "passive" and not own.hasHandlers():  # logging is not configured: only warnings would be seen
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        own.addHandler(handler)
 
 
 def seed(args: Any) -> None:

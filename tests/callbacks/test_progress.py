@@ -1,12 +1,23 @@
 """What a person sees while a run goes on."""
 
 import re
+import subprocess
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 
-from oneloop import NotebookProgressCallback, PrinterCallback, ProgressCallback, Trainer, TrainerControl, TrainerState
+from oneloop import (
+    EarlyStoppingCallback,
+    NotebookProgressCallback,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerControl,
+    TrainerState,
+    behaviour,
+)
 from oneloop.callbacks import progress
 from tests.backends.support import rows
 
@@ -32,10 +43,76 @@ def test_a_display_of_ones_own_is_the_only_one(backend, arguments):
 
 def test_printed_lines(backend, trained, capsys):
     trained(backend.classifier(), rows(16), **RUN)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
     assert len(lines) == 3
-    assert "'loss': " in lines[0] and "'learning_rate': " in lines[0] and "'train_runtime': " in lines[2]
+    assert re.match(
+        r"\[step 2/4, 0:00:0\d left\] \{'loss': [\d.]+, 'grad_norm': [\d.]+, 'learning_rate': 0\.075, ", lines[0]
+    )
+    assert lines[1].startswith("[step 4/4] {'loss': ") and lines[2].startswith("[step 4/4] {'train_runtime': ")
     assert "total_flos" not in "".join(lines)
+    (header,) = [line for line in said.err.splitlines() if line.startswith("Training ")]
+    assert re.search(r"Training \w+, [\d,]+ parameters on cpu: 16 samples, 4 per update .* 4 steps\.", header)
+
+
+def test_printed_lines_as_another_trainer_prints_them(backend, trained, capsys, monkeypatch):
+    monkeypatch.setattr(behaviour, "_chosen", (replace(behaviour.OWN, prints_logs_only=True), {}))
+    trained(backend.classifier(), rows(16), **RUN)
+    said = capsys.readouterr()
+    assert re.match(r"\{'loss': '[\d.]+', 'grad_norm': '[\d.]+', 'learning_rate': '0\.075', ", said.out.splitlines()[0])
+    assert "Training " not in said.err
+
+
+def test_where_a_resumed_run_starts_and_that_a_finished_one_is(backend, trained, capsys, tmp_path):
+    options = RUN | {"save_strategy": "steps", "save_steps": 2}
+    trained(backend.classifier(), rows(16), **options)
+    capsys.readouterr()
+    trained(backend.classifier(), rows(16), resume=str(tmp_path / "out" / "checkpoint-2"), **options)
+    said = capsys.readouterr()
+    assert "resuming from" in said.err and "checkpoint-2 at step 2." in said.err and "was finished" not in said.err
+    assert said.out.startswith("[step 4/4] ")
+    trained(backend.classifier(), rows(16), resume=str(tmp_path / "out" / "checkpoint-4"), **options)
+    assert "The run was finished there: nothing is left to train." in capsys.readouterr().err
+
+
+def test_why_a_run_stopped(backend, trained, capsys):
+    trained(
+        backend.classifier(),
+        rows(16),
+        eval_dataset=rows(8),
+        eval_strategy="steps",
+        eval_steps=1,
+        compute_metrics=lambda prediction: {"always": 0.5},
+        metric_for_best_model="always",
+        callbacks=[EarlyStoppingCallback(2, 0.1)],
+        **RUN,
+    )
+    why = "eval_always has not improved by more than 0.1 in the last 2 evaluations; the best is 0.5."
+    assert f"Early stopping at step 3: {why}" in capsys.readouterr().err.splitlines()
+
+
+def test_log_level_works_without_a_configuration_of_logging(tmp_path):
+    """Each run in a process of its own, forked from one: handlers of loggers stay."""
+    pytest.importorskip("torch")
+    code = [
+        "import os, sys",
+        "from tests.backends.support import kit_module, rows",
+        "from oneloop import Trainer, TrainingArguments",
+        "for level in ('passive', 'info', 'warning', 'error'):",
+        "    if os.fork() == 0:",
+        "        args = TrainingArguments(sys.argv[1], max_steps=1, log_level=level, report_to='none', use_cpu=True)",
+        "        sys.stderr = open(f'{sys.argv[1]}/{level}.txt', 'w', buffering=1)",
+        "        Trainer(kit_module('torch').Kit().classifier(), args, train_dataset=rows(8)).train()",
+        "        os._exit(0)",
+        "    assert os.wait()[1] == 0",
+    ]
+    words = [sys.executable, "-c", "\n".join(code), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    said = {level: (tmp_path / f"{level}.txt").read_text() for level in ("passive", "info", "warning", "error")}
+    header = "parameters on cpu: 8 samples"
+    assert [text.count(header) for text in said.values()] == [1, 1, 1, 0]
+    assert "INFO oneloop.trainer.run: Training " in said["info"] and "INFO" not in said["passive"] + said["warning"]
 
 
 def test_bars_for_training_and_evaluation(backend, trained, capsys):
