@@ -53,6 +53,7 @@ RUN = {
 
 class Poisoned(Trainer):
     def training_step(self, model, inputs, num_items_in_batch=None):
+        self.log_metric("first", inputs["x"][0, 0] * 1, weight=3)
         if self.state.global_step + 1 in BAD:
             inputs = inputs | {"x": inputs["x"] * float("nan")}
         return super().training_step(model, inputs, num_items_in_batch)

@@ -26,7 +26,9 @@ COMPILED = r"engine\._differentiate.*"  # on MindSpore
 # Attributes that may differ after a resume, and why. A new one belongs into the state of its part, or here.
 OF_THE_PROCESS = {
     r"meter\.(_logged|_waited|first_step|started).*": "speed is that of this process",
-    r"curve\.due|callbacks\[0\]\._saved_at": "a time",
+    r"curve\.due|callbacks\[0\]\._saved_at|callbacks\[\d+\]\._began.*": "a time",
+    r"update\.broadcasts\.is_done": "looks at the first batches of this process",
+    r"logged_metrics\.(averages|of_all|_unread).*": "added up as the sums of sources are",
     r"nonfinite\.count": "decides which messages are shown",
     COMPILED: "a function that is made for the model",
     r"engine\.(_bad|_extra|_gradients|_loss|_pending)": "of the last update, which the next one replaces",

@@ -21,7 +21,7 @@ from ...distributed.world import world
 from ...errors import OneloopError
 
 _END = object()
-_PIPES: Any = getattr(torch_data, "IterDataPipe", ())  # torch as mindnlp has it lacks them
+_PIPES: Any = getattr(torch_data, "IterDataPipe", ())  # not every implementation of torch has them
 _WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
 
 
