@@ -94,7 +94,7 @@ ARGUMENTS = {
     "use_cpu on a gpu": (lambda make: make(use_cpu=True, device="gpu"), ArgumentError, ["use_cpu", "device='gpu'"]),
     "no such device": (lambda make: make(device="gpu:99"), ArgumentError, ["gpu:99", "device='cpu'"]),
     "writer": (lambda make: make(report_to="tensorbord"), ArgumentError, ["'tensorbord'", "tensorboard", "none"]),
-    "optimizer": (lambda make: make(optim="adamm"), ArgumentError, ["'adamm'", "'adamw'", "docs/arguments.md"]),
+    "optimizer": (lambda make: make(optim="adamm"), ArgumentError, ["'adamm'", "'adamw'", "adamw_torch"]),
     "schedule": (lambda make: make(lr_scheduler_type="lin"), ArgumentError, ["'lin'", "'linear'"]),
     "schedule's options": (
         lambda make: make(lr_scheduler_kwargs={"slope": 2}).train(),

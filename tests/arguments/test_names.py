@@ -187,7 +187,7 @@ def test_an_unknown_name_suggests_the_nearest(given, meant):
 
 
 def test_an_unknown_name_with_nothing_near():
-    with pytest.raises(UnknownArgumentError, match="docs/arguments.md"):
+    with pytest.raises(UnknownArgumentError, match=r"help\(oneloop"):
         TrainingArguments("out", zzzzzz=1)
     with pytest.raises(TypeError):  # what a dataclass raises, for scripts that catch it
         TrainingArguments("out", zzzzzz=1)
