@@ -190,6 +190,15 @@ def equal(folder):
 
 
 @case
+def few_left(folder):
+    """41 samples: the last update of an epoch has one, so that the other replica has none."""
+    return {
+        layout: course(train(folder, f"few-{layout}", llama(), texts(41), max_steps=7, **own))
+        for layout, own in layouts().items()
+    }
+
+
+@case
 def thirty(folder):
     return {name: with_each(folder, name, max_steps=30) for name in MODELS}
 

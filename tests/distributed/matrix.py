@@ -41,7 +41,7 @@ def verdict(entry, layout, here, alone, single):
     if "trained" not in here and alone is not None and "trained" not in alone:
         return "also on one process"
     if "refused" in here:
-        names = (entry[0], str(entry[1]), "_parallel_size")
+        names = (entry[0], str(entry[1]), *entry[2], "_parallel_size")
         return "refused" if any(name in here["refused"] for name in names) else f"NAMELESS {here['refused']}"
     if "failed" in here:
         return f"FAILED {here['failed'][:300]}"
@@ -57,12 +57,14 @@ def verdict(entry, layout, here, alone, single):
         return f"DIFFERENT steps: {here['steps']} and {alone['steps']}, {len(here['losses'])} logs"
     for name in ("losses", "norms", "weights"):
         for mine, other in zip(here[name], alone[name]):
-            scale = max(1.0, abs(other)) if name == "weights" else 1.0
+            scale = max(1.0, abs(other))
             # AdamW takes steps of full length along gradients that are rounding: sums of weights may differ by some.
             allowed = near * (100 if name == "weights" else 1)
             if not (mine == other or abs(mine - other) <= allowed * scale):
                 return f"DIFFERENT {name}: {mine!r} and {other!r}"
-    if here["eval_loss"] != alone["eval_loss"] and not abs(here["eval_loss"] - alone["eval_loss"]) <= max(near, NEAR):
+    if here["eval_loss"] != alone["eval_loss"] and not (
+        abs(here["eval_loss"] - alone["eval_loss"]) <= near * max(1.0, alone["eval_loss"])
+    ):
         return f"DIFFERENT evaluation: {here['eval_loss']} and {alone['eval_loss']}"
     return "equal"
 

@@ -40,7 +40,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folder):
-    return run_all(folder, {1: COMMON, 2: (*COMMON, "counted", "refused"), 4: ("brief", "saved", "crossed")})
+    return run_all(
+        folder,
+        {1: (*COMMON, "few_left"), 2: (*COMMON, "counted", "refused"), 4: ("brief", "saved", "crossed", "few_left")},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,14 @@ def check_equal(alone, together, weights=1e-5):
     assert together["weights"].keys() == alone["weights"].keys()
     for name, value in alone["weights"].items():
         assert difference(value, together["weights"][name]) <= weights, name
+
+
+@pytest.mark.parametrize("layout", [layout for size, layout in BRIEF if size == 4])
+def test_an_update_in_which_a_replica_has_no_sample(found, layout):
+    (alone,) = found[1]
+    first, *rest = (each["few_left"][layout] for each in found[4])
+    check_equal(alone["few_left"]["alone"], first)
+    assert all((each["losses"], each["norms"]) == (first["losses"], first["norms"]) for each in rest)
 
 
 @pytest.mark.parametrize(("size", "layout"), BRIEF)

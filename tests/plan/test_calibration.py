@@ -58,6 +58,25 @@ def test_the_peak_is_within_a_tenth_of_what_is_measured(name, strategy, benchmar
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("llama", "tensor 2"),
+        ("llama", "sequence 2"),
+        ("moe", "expert 2"),
+        ("llama", "DDP x tensor 2"),
+        ("llama", "stage 3 x tensor 2"),
+        ("llama", "stage 3 x sequence 2"),
+        ("moe", "DDP x expert 2"),
+    ],
+)
+def test_the_peak_along_axes_is_within_a_tenth_on_two_and_four_processes(
+    name, strategy, benchmark, planned, monkeypatch
+):
+    assert is_near(name, strategy, benchmark, planned, monkeypatch)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt"])
 def test_the_peak_with_recompute_is_within_a_tenth(name, benchmark, planned, monkeypatch):
     assert planned(name, recompute=True)["one process"] < planned(name)["one process"]

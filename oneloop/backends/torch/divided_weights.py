@@ -57,11 +57,11 @@ class DividedWeights(DividedState):
     # -- an update
 
     def finish(self, parameters: list[nn.Parameter]) -> bool:
-        again = super().finish(parameters)
+        # Before gradients are averaged: a replica without a sample has zeros in the layout of the weights.
         for p in parameters:
             if isinstance(p, DTensor) and p.grad is not None and p.grad.placements != p.placements:
                 p.grad = p.grad.redistribute(placements=p.placements)
-        return again
+        return super().finish(parameters)
 
     def local(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         parts = super().local(gradients)
