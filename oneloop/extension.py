@@ -49,8 +49,9 @@ class Extension:
 
     # -- checkpoints
 
-    def run_store(self, run: Any) -> Any:
-        """A checkpoint.run_store.RunStore for a new run; None: no other place than the local disk."""
+    def output_directory(self, run: Any) -> Any:
+        """A subclass of checkpoint.output_directory.OutputDirectory for a new run, which keeps it in another place too;
+        None: the local disk alone."""
         return None
 
     def checkpoint_saved(self, state: Any) -> None:
@@ -180,9 +181,9 @@ class Extensions:
         found = (state for each in self.every if (state := each.gradient_state()) is not None)
         return next(found, None) or SimpleNamespace(sync_gradients=True)
 
-    def run_store(self, run: Any) -> Any:
-        """The store of the first extension that has one."""
-        return next((store for each in self.every if (store := each.run_store(run)) is not None), None)
+    def output_directory(self, run: Any) -> Any:
+        """That of the first extension that has one."""
+        return next((found for each in self.every if (found := each.output_directory(run)) is not None), None)
 
     def run_ended(self) -> None:
         for each in self.every:

@@ -28,7 +28,7 @@ def part_of(trainer, name):
 
 def storage_of(trainer):
     """What uploads the output directory of a run, if it is a URL."""
-    return trainer._oneloop.run.storage
+    return trainer._oneloop.run.directory
 
 
 def full_tensors(trainer):

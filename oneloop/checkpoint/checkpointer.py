@@ -79,7 +79,7 @@ class Checkpointer:
         core = run.core
         self.run, self.core, self.trainer = run, core, core.trainer
         self.best = BestModel()
-        self.directory = OutputDirectory(run)
+        self.directory: OutputDirectory = core.extensions.output_directory(run) or OutputDirectory(run)
         self.model_files = ModelFiles(core)
         self.writes = core.trainer.args.should_save  # this process writes whole checkpoints
         self.overrides = SaveOverrides(core, self.writes)
@@ -195,7 +195,7 @@ class Checkpointer:
             except OSError as error:
                 logger.error("%s is saved, but old checkpoints could not be deleted: %s.", save.target, error)
         trainer.control = trainer.callback_handler.call_event("on_save", trainer.args, save.state, trainer.control)
-        self.directory.storage.upload(save.path, save.best, is_whole)
+        self.directory.upload(save.path, save.best, is_whole)
         self.core.extensions.checkpoint_saved(save.state)
 
     def _rollback_best(self, save: Save) -> None:
@@ -319,18 +319,7 @@ class Checkpointer:
             return None
         if all(seen for (seen,) in processes.all_gather([Path(told).is_dir()])):
             return sharded.OnSharedDisk(Path(told))
-        if self.directory.storage.is_used:
-            return self.directory.storage.sharded_save(step, stage)
-        if stage is not None:
-            store.discard(stage)
-        if self.run.events.is_first_report("disk is not shared"):
-            logger.warning(
-                "%s is not visible to all processes, so the main process gathers the whole state and writes it. Use an "
-                "output_dir on a disk that all machines share, or in object storage, so that each process writes its "
-                "own shard.",
-                self.directory.path,
-            )
-        return None
+        return self.directory.sharded_save(step, stage)
 
     def _save_sharded(self, save: Save, parts: sharded.ShardedSave, gathered: GatheredState | None, ends: Ends) -> None:
         core, stage = self.core, parts.stage
@@ -440,7 +429,7 @@ class Checkpointer:
         if self.writes:
             best, needed = trainer.state.best_model_checkpoint, self.run.parts.checkpoints_to_keep()
             self.directory.delete_superseded(str(path), best, needed, checkpoint)
-        self.directory.storage.cleanup_after_resume(path, trainer.state.best_model_checkpoint)
+        self.directory.upload(path, trainer.state.best_model_checkpoint, is_whole=True)
 
     def undo_after(self, step: int) -> None:
         """The run returns to this step: delete its later checkpoints, which a resume would take for the newest. A

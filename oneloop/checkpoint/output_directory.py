@@ -1,19 +1,22 @@
 """The output directory of one run: where it is, that no other run saves into it, and which checkpoints are deleted."""
 
+import contextlib
 import errno
 import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError
 from ..formats.durable import make_directory
 from . import store
 from .directory_lock import DirectoryLock, holder, lock_for_saving
 from .reader import Checkpoint
-from .run_store import RunStore
 from .saved_run import SavedRun
+
+if TYPE_CHECKING:
+    from .sharded import ShardedSave
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +24,10 @@ logger = logging.getLogger(__name__)
 class OutputDirectory:
     """Created for each run. A relative args.output_dir is resolved once, when the run starts, so that a later chdir()
     does not split the run in two. Before that, and if another directory is assigned to the arguments, it is what they
-    say."""
+    say.
+
+    This one is on the local disk alone. An extension may have a subclass that also keeps it elsewhere.
+    """
 
     def __init__(self, run: SavedRun) -> None:
         self.run, self.trainer = run, run.core.trainer
@@ -29,7 +35,6 @@ class OutputDirectory:
         self._given: str | None = None  # args.output_dir at the start
         self._base = ""  # the working directory at the start
         self._generation: int | None = None
-        self.storage: RunStore = run.core.extensions.run_store(run) or RunStore()
 
     def __enter__(self) -> "OutputDirectory":
         """Resolve it: the run starts."""
@@ -46,10 +51,7 @@ class OutputDirectory:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        try:
-            self.storage.finish()
-        finally:
-            self.release()
+        self.release()
 
     @property
     def path(self) -> Path:
@@ -74,14 +76,62 @@ class OutputDirectory:
     def generation(self) -> int:
         """The generation of this run's checkpoints, determined once, at its first save."""
         if self._generation is None:
-            stored = store.next_generation_from(self.storage.checkpoints, self.run.id)
+            stored = store.next_generation_from(self.checkpoints_elsewhere, self.run.id)
             self._generation = max(stored, store.next_generation(self.path, self.run.id))
         return self._generation
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether there are checkpoints of any run, here or in object storage."""
-        return bool(store.find(self.path) or self.storage.checkpoints)
+        """Whether there are checkpoints of any run, here or elsewhere."""
+        return bool(store.find(self.path) or self.checkpoints_elsewhere)
+
+    # -- where it is kept beside the local disk: nowhere
+
+    @property
+    def checkpoints_elsewhere(self) -> list[store.CheckpointInfo]:
+        """Complete ones in another place, once the run has begun."""
+        return []
+
+    def fetch(self, wanted: Any) -> tuple[Any, list[str]]:
+        """Before the run, in the main process: download the checkpoint to resume. Returns resume_from_checkpoint as a
+        local path or True, and the checkpoints in the other place that are incomplete or corrupt."""
+        return wanted, []
+
+    def provide_checkpoint(self, checkpoint: Path | None, wanted: Any) -> Path | None:
+        """Download the checkpoint to resume on machines that do not have it; returns its path on this machine. A
+        collective on several processes."""
+        return checkpoint
+
+    def provide_best(self, checkpoint: Path) -> None:
+        """Download the best checkpoint on machines that do not have it. A collective on several processes."""
+
+    def start_uploads(self) -> None:
+        """The run begins."""
+
+    def upload(self, checkpoint: Path, best: str | None, is_whole: bool) -> None:
+        """A checkpoint of this run is complete and callbacks have seen it, or the run was resumed from it. If it is not
+        `is_whole`, an override could not add its files, and older ones are kept."""
+
+    def upload_files(self, is_strict: bool = True) -> None:
+        """Files outside of checkpoints were written."""
+
+    def saving(self, output_dir: Any) -> contextlib.AbstractContextManager[Any]:
+        """A context for save_model: the local directory to write to."""
+        return contextlib.nullcontext(output_dir)
+
+    def sharded_save(self, step: int, stage: Path | None) -> "ShardedSave | None":
+        """How the processes of machines that share no disk write a checkpoint; `stage` is that of the main process.
+        None: the main process has to write all of it. A collective."""
+        if stage is not None:
+            store.discard(stage)
+        if self.run.events.is_first_report("disk is not shared"):
+            logger.warning(
+                "%s is not visible to all processes, so the main process gathers the whole state and writes it. Use an "
+                "output_dir on a disk that all machines share, or in object storage, so that each process writes its "
+                "own shard.",
+                self.path,
+            )
+        return None
 
     # -- the lock
 

@@ -158,7 +158,7 @@ def load_best_model(run: SavedRun, last_saved: str | None) -> None:
         )
         return
     path = directory.resolve(best)
-    directory.storage.provide_best(path)
+    directory.provide_best(path)
     checkpoint = Checkpoint(path)
     wrong = checkpoint.problems()
     if wrong:

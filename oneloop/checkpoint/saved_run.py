@@ -74,6 +74,9 @@ class SavedPart(Protocol):
     def checkpoint_saved(self, step: int, path: Path, is_scheduled: bool) -> None:
         """A checkpoint is complete. `is_scheduled`: the arguments ask for it."""
 
+    def checkpoint_needed(self, checkpoint: Path) -> int | None:
+        """The step of another checkpoint that a run may return to which resumes from this one."""
+
     def load_from_other_trainer(self, path: Path, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint that is not oneloop's; `state` is its trainer_state.json."""
 

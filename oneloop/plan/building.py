@@ -189,7 +189,7 @@ def _length(core: "Core", loader: Any, batches: list[Any], world: int) -> RunLen
     if trained is not None and samples is not None and per_epoch:  # the last update of an epoch may have fewer
         whole, rest = divmod(steps, per_epoch)
         trained = whole * samples + rest * per_step
-    counted = [(core.run.work.tokens_in(batch), batch_rows(batch) or 1) for batch in batches]
+    counted = [(core.run.meter.tokens_in(batch), batch_rows(batch) or 1) for batch in batches]
     per_row = sum(tokens for tokens, _ in counted) / sum(rows for _, rows in counted)
     return RunLength(
         samples=samples,

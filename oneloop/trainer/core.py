@@ -98,7 +98,7 @@ class Core:
         trainer, run = self.trainer, self.begin_run(after)
         with run.sync.starting(trainer.args.preemption_signals), run.directory:
             checkpoint = self.processes.run_on_main(lambda: run.find_checkpoint(wanted), "looking for checkpoints")
-            checkpoint = run.storage.provide_checkpoint(checkpoint, wanted)
+            checkpoint = run.directory.provide_checkpoint(checkpoint, wanted)
             if trainer.model_init is not None:
                 self.renew_model(trial)
             self.memory.start("train", self.backend, trainer.args.device)

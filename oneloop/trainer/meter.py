@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..formats.schema import integer, number, record
 from ..introspect import is_overridden
+from .losses import LossMeter
 from .part import Part, RunContext
 from .peak_flops import peak_flops
 
@@ -21,15 +22,17 @@ THROUGHPUT = ("tokens_per_second", "useful_tokens_per_second", "mfu", "data_wait
 _UNKNOWN = object()
 
 
-class WorkMeter(Part):
-    """Tokens and floating-point operations of a run, counted on the host."""
+class Meter(Part):
+    """Work, time, speed and memory of a run. Tokens and floating-point operations are counted on the host."""
 
-    name = "work"
+    name = "meter"
+    title = "state of work"
     schema = {"work": record({"tokens": integer(), "flops": number(0), "unpadded": integer()})}
     required = ("work",)
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
+        self.losses = context.parts.of(LossMeter)
         self.mode = token_counting(context.args)  # no, all or non_padding
         self.by_override = is_overridden(context.trainer, "floating_point_ops")
         self.tokens = 0
@@ -37,6 +40,15 @@ class WorkMeter(Part):
         self.unpadded = 0
         self._unread: list[Any] = []  # counts of unpadded tokens, still on the device
         self.totals: tuple[int, float, int] = (0, 0.0, 0)  # of all processes, at the last collective
+        self.started = time.time()
+        self.first_step = 0  # with which train() started
+        self.figures: dict[str, float] = {}  # speed and memory, while a log is being written
+        self._logged = (time.perf_counter(), 0)  # the time and the step of the last log
+        self._work_logged = (0, 0.0, 0)  # tokens, operations and tokens without padding at that time
+        self._waited = 0.0  # seconds since then in which training waited for data
+        self._peak: Any = _UNKNOWN  # operations per second of the device
+
+    # -- work
 
     def end_accumulation(self, micro_batches: list[Any]) -> None:
         """Count the micro-batches; only now, so that a repeated step counts once."""
@@ -102,20 +114,16 @@ class WorkMeter(Part):
         """Store the counts of all batches in the state. A collective on several processes."""
         if self.mode == "non_padding":
             self._read()
-        tokens, flops, unpadded = self.totals = self._of_all()
+        tokens, flops, unpadded = self.tokens, self.flops, self.unpadded
+        if not self.context.mesh.is_single:
+            rows = self.context.mesh.per_batch(self.context.processes.all_gather((tokens, flops, unpadded)))
+            tokens, flops, unpadded = (kind(sum(each)) for kind, each in zip((int, float, int), zip(*rows)))
+        self.totals = (tokens, flops, unpadded)
         state.total_flos = flops if self.by_override else 6.0 * tokens * self.context.model_info.matrix_parameters
         if self.mode == "non_padding":
             state.num_input_tokens_seen = unpadded
         elif self.mode == "all":
             state.num_input_tokens_seen = tokens
-
-    def _of_all(self) -> tuple[int, float, int]:
-        own = (self.tokens, self.flops, self.unpadded)
-        if self.context.mesh.is_single:
-            return own
-        rows = self.context.mesh.per_batch(self.context.processes.all_gather(own))
-        tokens, flops, unpadded = map(sum, zip(*rows))
-        return int(tokens), flops, int(unpadded)
 
     def local_counts(self) -> tuple[int, float, int]:
         """Tokens, operations, and tokens without padding (0 if they are not counted) of this process so far."""
@@ -139,29 +147,14 @@ class WorkMeter(Part):
         if not tokens and self.context.model_info.matrix_parameters:
             self.tokens = round(flops / (6 * self.context.model_info.matrix_parameters))
 
-
-class Meter(Part):
-    """Time, speed and memory of a run."""
-
-    name = "meter"
-
-    def __init__(self, context: RunContext) -> None:
-        super().__init__(context)
-        self.work = context.parts.of(WorkMeter)
-        self.started = time.time()
-        self.first_step = 0  # with which train() started
-        self.figures: dict[str, float] = {}  # speed and memory, while a log is being written
-        self._logged = (time.perf_counter(), 0)  # the time and the step of the last log
-        self._work_logged = (0, 0.0, 0)  # tokens, operations and tokens without padding at that time
-        self._waited = 0.0  # seconds since then in which training waited for data
-        self._peak: Any = _UNKNOWN  # operations per second of the device
+    # -- time, speed and memory
 
     def begin_run(self) -> None:
         """After a restart, the figures of train() are still those of all of it."""
         step, before = self.context.state.global_step, self.context.restart
         self.started, self.first_step = (time.time(), step) if before is None else before.began
         self._logged = (time.perf_counter(), step)
-        self._work_logged, self._waited = self.work.local_counts(), 0.0
+        self._work_logged, self._waited = self.local_counts(), 0.0
 
     @property
     def logged_step(self) -> int:
@@ -185,7 +178,7 @@ class Meter(Part):
     def measure(self, seconds: float, steps: int, samples: int) -> None:
         """Compute speed and memory for the current log. They are counted on the host; if tokens without padding are
         counted, those since the last log are read from the device (a host sync)."""
-        before, self._work_logged = self._work_logged, self.work.local_counts()
+        before, self._work_logged = self._work_logged, self.local_counts()
         waited, self._waited = self._waited, 0.0
         tokens, flops, unpadded = (now - then for now, then in zip(self._work_logged, before))
         figures: dict[str, float] = {"memory_bytes": resident_bytes()}

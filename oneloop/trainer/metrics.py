@@ -74,4 +74,4 @@ class MetricsMethods:
             if combined:
                 path = folder / "all_results.json"
                 write_json(path, json_object(path) | metrics)
-        run.storage.upload_files()
+        run.directory.upload_files()

@@ -5,7 +5,7 @@ from .averages import WeightAverage
 from .logged_metrics import LoggedMetrics
 from .loss_spikes import SpikeGuard
 from .losses import LossCurve, LossMeter
-from .meter import Meter, WorkMeter
+from .meter import Meter
 from .nonfinite import NonfiniteUpdates, SkippedUpdateBuffers
 from .source_meter import SourceMeter
 from .tracing import TraceSteps
@@ -16,14 +16,13 @@ from .worker_seeds import WorkerSeeds
 BUILT_IN: tuple[type[part.Part], ...] = (
     LossCurve,
     LossMeter,
-    WorkMeter,
+    Meter,
     SourceMeter,
     SkippedUpdateBuffers,
     NonfiniteUpdates,
     SpikeGuard,
     WorkerSeeds,
     WeightAverage,
-    Meter,
     LoggedMetrics,
     TraceSteps,
     VerifySteps,

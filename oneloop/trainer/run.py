@@ -29,8 +29,7 @@ from .epochs import Epochs, start_batch_streams
 from .events import RunEvents
 from .logged_metrics import LoggedMetrics
 from .loss import LossContract
-from .losses import LossMeter
-from .meter import Meter, WorkMeter, speed_metrics
+from .meter import Meter, speed_metrics
 from .modes import Modes
 from .output_streams import surviving
 from .part import Hooks, Parts, Restart, RunContext, registered
@@ -70,11 +69,10 @@ class Run:
         self._is_silent = False  # an update is computed again: callbacks are not called
         for kind in (*BUILT_IN, *registered()):
             self.parts.add(kind(self.context))
-        self.losses = self.parts.of(LossMeter)
-        self.work = self.parts.of(WorkMeter)
-        self.seeds = self.parts.of(WorkerSeeds)
         self.meter = self.parts.of(Meter)
         self.logged_metrics = self.parts.of(LoggedMetrics)
+        self.losses = self.meter.losses
+        self.seeds = self.parts.of(WorkerSeeds)
         self.modes = Modes(core)
         self.contract = LossContract.of(core)
         self.update = Update(self)
@@ -83,7 +81,6 @@ class Run:
         self.epochs = Epochs(self)
         self.checkpointer = Checkpointer(self)
         self.directory = self.checkpointer.directory
-        self.storage = self.directory.storage  # where the output directory is kept beside the disk
         self.step_end = StepEnd(self)
 
     @property
@@ -156,7 +153,7 @@ class Run:
         elif directory.try_lock():
             self._remove_leftovers()
             directory.release()
-        wanted, damaged = self.storage.fetch(wanted)
+        wanted, damaged = directory.fetch(wanted)
         found, passed_over = resume.find(wanted, args.output_dir)
         self.events.set_skipped_checkpoints(damaged + passed_over)
         self.checkpointer.keep_source(found)
@@ -266,7 +263,7 @@ class Run:
         self.hooks = Hooks.of(self.parts)
         self.skipped_steps = frozenset(step for part in self.parts for step in part.skipped_steps)
         self.events.start(None if checkpoint is None else checkpoint.path)
-        self.storage.start()
+        self.directory.start_uploads()
         trainer.callback_handler.refresh()
         trainer.control = TrainerControl()
         if checkpoint is None:

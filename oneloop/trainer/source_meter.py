@@ -19,7 +19,7 @@ from ..data.mixture import Mixture, source_lookup
 from ..data.stream_mixture import StreamMixture
 from ..formats.schema import integer, listing, mapping
 from .loss import split_labels
-from .meter import WorkMeter
+from .meter import Meter
 from .part import Part, RunContext
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class SourceMeter(Part):
     def _counted(self, sources: np.ndarray, batch: Any) -> MicroBatch:
         """Sums over the rows of a batch. On the host, where it still is: no host sync."""
         counting = self.context.counting
-        tokens = self.context.parts.of(WorkMeter).tokens_by_row(batch)
+        tokens = self.context.parts.of(Meter).tokens_by_row(batch)
         _, labels = split_labels(batch, self.context.trainer.label_names)
         found = MicroBatch(sources, tokens)
         if self.logs_losses and getattr(labels, "shape", None) and not _is_float(labels):

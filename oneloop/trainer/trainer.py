@@ -349,11 +349,11 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
     def floating_point_ops(self, inputs: Batch) -> float:
         """Floating-point operations of forward and backward: six per matrix weight and token. May be overridden."""
         core = self._oneloop
-        return 6.0 * core.run.work.tokens_in(inputs) * core.model_info.matrix_parameters
+        return 6.0 * core.run.meter.tokens_in(inputs) * core.model_info.matrix_parameters
 
     def store_flos(self) -> None:
         """Store the counts of tokens and operations in the state. A collective on several processes."""
-        self._oneloop.run.work.store(self.state)
+        self._oneloop.run.meter.store(self.state)
 
     # -- data
 
@@ -725,7 +725,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
             logs["epoch"] = self.state.epoch
             if core.behaviour.logs_interval_speeds:
                 logs["progress_or_epoch"] = round(self.state.epoch, 4)
-        if core.run.work.mode != "no":
+        if core.run.meter.mode != "no":
             self.store_flos()
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None:
@@ -739,7 +739,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)
         for name in logs.keys() - entry.keys():  # those that a callback has added
             entry[name] = logs[name]
-        core.run.storage.upload_files(is_strict=False)
+        core.run.directory.upload_files(is_strict=False)
 
     def log_metric(self, name: str, value: Tensor | float, weight: Tensor | float = 1.0) -> None:
         """Add a value to an average that is in the next log; during an evaluation, in its metrics.
@@ -774,7 +774,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         """
         checkpointer = self._oneloop.run.checkpointer
         with (
-            checkpointer.directory.storage.saving(output_dir) as folder,
+            checkpointer.directory.saving(output_dir) as folder,
             checkpointer.model_files.weights_for(folder),
             checkpointer.model_files.full_model(),
         ):
@@ -798,9 +798,9 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         """Write trainer_state.json to the output directory. All processes must call it."""
         self.store_flos()
         if self.args.should_save:
-            run = self._oneloop.run
-            write_state(self.state, run.output_dir)
-            run.storage.upload_files()
+            directory = self._oneloop.run.directory
+            write_state(self.state, directory.path)
+            directory.upload_files()
 
     @typed_as(signatures.any_parameters)
     def _save_checkpoint(

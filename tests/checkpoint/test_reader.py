@@ -122,7 +122,7 @@ def test_a_broken_manifest_is_a_problem_and_no_error(tmp_path, manifest):
 
 def test_what_a_part_of_the_run_needs_is_not_deleted(tmp_path):
     args = SimpleNamespace(output_dir=str(tmp_path), save_total_limit=1)
-    core = SimpleNamespace(trainer=SimpleNamespace(args=args), extensions=SimpleNamespace(run_store=lambda run: None))
+    core = SimpleNamespace(trainer=SimpleNamespace(args=args))
     directory = OutputDirectory(SimpleNamespace(id="run", core=core, events=None))
     for step in (1, 2, 3):
         write(tmp_path, step, "run")

@@ -20,10 +20,10 @@ from oneloop.formats import urls
 from oneloop.formats.safetensors_io import read
 from oneloop.storage import mirror, remote_checkpoints
 from oneloop.storage.mirror import superseded
+from oneloop.storage.mirrored_directory import MirroredDirectory
 from oneloop.storage.multi_node_upload import MultiNodeUpload
 from oneloop.storage.references import Upload
 from oneloop.storage.remote import RemoteDirectory
-from oneloop.storage.run_storage import RunStorage
 from tests.backends.support import available, rows, same_bytes
 from tests.checkpoint.test_command import write
 from tests.internals import set_processes, storage_of
@@ -476,11 +476,11 @@ def test_another_machine_downloads_the_checkpoint_that_the_main_process_resumes(
         assert found == Path(other.args.output_dir, "checkpoint-2") != there
         assert store.problems(found) == [] and store.read_manifest(found)["step"] == 2
     assert not torn.exists(), "of a run that was killed on that machine"
-    shared.finish()
+    shared.__exit__()
     assert not found.exists(), "nobody else would delete it"
     other.args.save_on_each_node = True
     shared.provide_checkpoint(there, True)
-    shared.finish()
+    shared.__exit__()
     assert found.exists(), "there, each machine keeps its own"
     Two.fails = True
     with pytest.raises(CheckpointError, match="the main process has not uploaded"):
@@ -507,7 +507,7 @@ def test_the_best_model_is_loaded_once_a_machine_has_it(make, monkeypatch, tmp_p
         def on_epoch_end(self, args, state, control, **kwargs):
             Path(state.best_model_checkpoint, "run.json").rename(lost)
 
-    monkeypatch.setattr(RunStorage, "provide_best", lambda self, path: lost.rename(path / "run.json"))
+    monkeypatch.setattr(MirroredDirectory, "provide_best", lambda self, path: lost.rename(path / "run.json"))
     given = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2, "eval_dataset": rows(4)}
     trainer = make(max_steps=4, save_async=False, callbacks=[Loses()], **given)
     assert trainer.train().global_step == 4 and not lost.exists()
@@ -519,7 +519,7 @@ def test_the_best_model_is_loaded_once_a_machine_has_it(make, monkeypatch, tmp_p
 @pytest.fixture
 def in_parts(monkeypatch):
     def parts(self, step):
-        return self.directory.storage.sharded_save(step, store.open_stage(self.directory.path, step))
+        return self.directory.sharded_save(step, store.open_stage(self.directory.path, step))
 
     monkeypatch.setattr(Checkpointer, "_sharded_save", parts)
     for part, of_all in (("local_optimizer_state", "optimizer_state"), ("local_model_tensors", "model_tensors")):

@@ -35,7 +35,10 @@ PARTS = {
     "averages": (r"trainer/averages|parts/averages", r"WeightAverage|\baverages\b|(?<!losses)\.average\b"),
     "loss curve": (r"trainer/(loss_curve|losses)|parts/(loss_)?curve", r"LossCurve|loss_curve|\bcurve\b"),
     "meters": (r"trainer/(meter|losses)|parts/meters?", r"LossMeter|WorkMeter|\bmeter\.(losses|work)\b"),
-    "storage": (r"storage/", r"RunStorage|run_storage|RunStore|run_store|\.storage\b"),
+    "storage": (
+        r"storage/",
+        r"RunStor(ag)?e|run_stor(ag)?e|\.storage\b|MirroredDirectory|extensions\.output_directory|ObjectStorage",
+    ),
 }
 WIRED = ("trainer/", "checkpoint/", "distributed/", "formats/", "storage/", "loop.py", "public.py")
 

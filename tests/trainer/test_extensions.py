@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer, TrainerCallback, extension
-from oneloop.checkpoint.run_store import RunStore
+from oneloop.checkpoint.output_directory import OutputDirectory
 from tests.backends.support import rows
 from tests.internals import extension_of
 
@@ -112,7 +112,7 @@ def test_hooks_that_an_extension_lacks_do_nothing(monkeypatch):
     every.restore_state({}, {})
     every.restore_models(None)
     assert every.evaluation_loader(loader) is loader
-    assert (every.callbacks(), every.collect_state(), every.trial, every.run_store(None)) == (
+    assert (every.callbacks(), every.collect_state(), every.trial, every.output_directory(None)) == (
         [],
         (None, {}),
         None,
@@ -126,10 +126,13 @@ def test_hooks_that_an_extension_lacks_do_nothing(monkeypatch):
 
 
 def test_a_store_that_keeps_nothing_elsewhere(tmp_path):
-    store = RunStore()
-    assert (store.is_used, store.checkpoints, store.fetch(True), store.provide_checkpoint(tmp_path, None)) == (
-        *(False, [], (True, []), tmp_path),
-    )
-    assert store.sharded_save(1, None) is None
-    with store.saving("folder") as folder:
+    args, told = SimpleNamespace(output_dir=str(tmp_path)), []
+    events = SimpleNamespace(is_first_report=lambda what: told.append(what))
+    core = SimpleNamespace(trainer=SimpleNamespace(args=args))
+    directory = OutputDirectory(SimpleNamespace(core=core, events=events))
+    assert (directory.checkpoints_elsewhere, directory.fetch(True)) == ([], (True, []))
+    assert directory.provide_checkpoint(tmp_path, None) == tmp_path
+    (stage := tmp_path / "stage").mkdir()
+    assert directory.sharded_save(1, stage) is None and not stage.exists() and told == ["disk is not shared"]
+    with directory.saving("folder") as folder:
         assert folder == "folder"

@@ -73,12 +73,12 @@ def test_in_the_logs_if_asked(backend, arguments, tmp_path):
 def test_tokens_before_a_resume_are_not_in_its_speed(backend, arguments):
     trainer = Trainer(backend.tagger(), arguments(**RUN), train_dataset=tagged([4] * 16))
     measured = trainer._oneloop.run.meter
-    measured.work.load({"work": {"tokens": 1000, "flops": 0.0, "unpadded": 0}}, None)
+    measured.load({"work": {"tokens": 1000, "flops": 0.0, "unpadded": 0}}, None)
     measured.begin_run()
-    measured.work.tokens += 64
+    measured.tokens += 64
     measured.measure(seconds=2.0, steps=4, samples=16)
     assert measured.figures["tokens_per_second"] == 32.0
-    measured.work.tokens += 32
+    measured.tokens += 32
     measured.measure(seconds=2.0, steps=2, samples=8)
     assert measured.figures["tokens_per_second"] == 16.0
 
@@ -96,7 +96,7 @@ def test_counts_of_two_batches(meshes, backend, arguments):
     for mesh in meshes:
         processes = SimpleNamespace(all_gather=lambda own: [each.local_counts() for each in works])
         given = {"args": trainer.args, "trainer": trainer, "processes": processes, "mesh": mesh}
-        works.append(meter.WorkMeter(SimpleNamespace(**given, model_info=core.model_info)))
+        works.append(meter.Meter(SimpleNamespace(**given, model_info=core.model_info, parts=core.run.parts)))
         works[-1].load(stored, None)
         works[-1].tokens += 8
     works[1].store(trainer.state)
@@ -106,7 +106,7 @@ def test_counts_of_two_batches(meshes, backend, arguments):
 
 def test_counts_of_a_run_that_another_trainer_started(backend, arguments):
     trainer = Trainer(backend.tagger(), arguments(**RUN), train_dataset=[])
-    work, weights = trainer._oneloop.run.work, weights_of(trainer)
+    work, weights = trainer._oneloop.run.meter, weights_of(trainer)
     work.load_from_other_trainer(Path(), {"total_flos": 6.0 * weights * 50, "num_input_tokens_seen": 70})
     assert (work.tokens, work.unpadded) == (70, 70)
     work.load_from_other_trainer(Path(), {"total_flos": 6.0 * weights * 50})  # by their operations

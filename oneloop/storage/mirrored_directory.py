@@ -1,4 +1,4 @@
-"""The object storage of one run: what is downloaded before it, and uploaded during and after it."""
+"""The output directory of a run in object storage: downloads before the run, uploads during and after it."""
 
 import contextlib
 import logging
@@ -12,43 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from ..checkpoint.run_store import RunStore
+from ..checkpoint import store
+from ..checkpoint.output_directory import OutputDirectory
 from ..errors import StorageError
 from ..extension import Extension
 from ..formats import urls
 
 if TYPE_CHECKING:
-    from ..checkpoint.output_directory import OutputDirectory
     from ..checkpoint.sharded import ShardedSave
-    from ..checkpoint.store import CheckpointInfo
     from ..trainer.run import Run
     from .mirror import Mirror
 
 logger = logging.getLogger(__name__)
 
 
-class RunStorage(RunStore):
-    """Created for each run. Without an output_url it does nothing. The main process uploads, except for shards of
-    machines that share no disk."""
+class MirroredDirectory(OutputDirectory):
+    """Created for each run. Without an output_url it is a local directory, apart from URLs to resume from and to save
+    to. The main process uploads, except for shards of machines that share no disk."""
 
     def __init__(self, run: "Run") -> None:
-        self.run, self.core, self.trainer = run, run.core, run.core.trainer
+        super().__init__(run)
+        self.core = run.core
         self._mirror: Mirror | None = None
         self._has_separate_disk = False  # the local directory is on another disk than that of the main process
         self._downloaded: list[Path] = []  # checkpoints that a machine apart needs for a moment only
         self._begun: set[str] = set()  # checkpoints of which this run has uploaded parts
-
-    @property
-    def is_used(self) -> bool:
-        return self.trainer.args.output_url is not None
-
-    @property
-    def _directory(self) -> "OutputDirectory":
-        return self.run.checkpointer.directory
-
-    @property
-    def _folder(self) -> Path:
-        return self._directory.path
 
     @property
     def mirror(self) -> "Mirror | None":
@@ -59,12 +47,11 @@ class RunStorage(RunStore):
         if self._mirror is None:
             from .mirror import Mirror
 
-            self._mirror = Mirror(trainer.args.output_url, self._folder, self.run.events.add)
+            self._mirror = Mirror(trainer.args.output_url, self.path, self.run.events.add)
         return self._mirror
 
     @property
-    def checkpoints(self) -> "list[CheckpointInfo]":
-        """Complete ones in the storage, once the run has begun."""
+    def checkpoints_elsewhere(self) -> list[store.CheckpointInfo]:
         return [] if self._mirror is None else list(self._mirror.uploaded.values())
 
     # -- before the run
@@ -84,46 +71,46 @@ class RunStorage(RunStore):
         if url is not None and name is None and (mirror is None or url != mirror.remote.url):
             return staging.fetch_from_url(url, self.trainer.args.load_best_model_at_end), []
         assert mirror is not None
-        found, is_ahead = staging.Candidates(mirror.remote, self._folder), False
+        found, is_ahead = staging.Candidates(mirror.remote, self.path), False
         passed_over: list[str] = []
         if name is not None:
             is_ahead = found.fetch(name)
         elif wanted is not None and wanted is not False:
             name, is_ahead, passed_over = found.fetch_newest()
-        loose_files.download_records(mirror.remote, self._folder, is_ahead)
+        loose_files.download_records(mirror.remote, self.path, is_ahead)
         if name is None:
             return wanted, passed_over
         best = found.fetch_best(name) if self.trainer.args.load_best_model_at_end else None
-        needed = (part.checkpoint_needed(self._folder / name) for part in self.run.parts)
+        needed = (part.checkpoint_needed(self.path / name) for part in self.run.parts)
         others = [found.fetch_needed(name, step) for step in needed if step is not None]
         mirror.mark_local(each for each in (name, best, *others) if each in mirror.uploaded)
-        return (True if wanted is True or url == mirror.remote.url else str(self._folder / name)), passed_over
+        return (True if wanted is True or url == mirror.remote.url else str(self.path / name)), passed_over
 
     def _checkpoint_in_output_dir(self, wanted: Any, url: str) -> str | None:
         """The checkpoint of this run that resume_from_checkpoint names, in output_dir or in the storage."""
         text = os.fspath(wanted) if isinstance(wanted, (str, os.PathLike)) else ""
         parent, _, name = text.rstrip("/").rpartition("/")
-        is_here = parent == url or (not urls.is_url(text) and os.path.abspath(parent) == str(self._folder))
+        is_here = parent == url or (not urls.is_url(text) and os.path.abspath(parent) == str(self.path))
         return name if is_here and name.startswith("checkpoint-") else None
 
     def provide_checkpoint(self, checkpoint: Path | None, wanted: Any) -> Path | None:
         """Download the checkpoint to resume on machines that do not have it; returns its path on this machine. A
         collective on several processes."""
         core = self.core
-        if core.mesh.is_single or not (self.is_used or urls.is_url(wanted)):
+        url = core.trainer.args.output_url
+        if core.mesh.is_single or not (url is not None or urls.is_url(wanted)):
             return checkpoint
-        from ..checkpoint import store
         from . import nodes
 
-        if self.is_used:
-            self._has_separate_disk = nodes.has_separate_disk(core.processes, self._folder)
+        if url is not None:
+            self._has_separate_disk = nodes.has_separate_disk(core.processes, self.path)
             if self._has_separate_disk and core.trainer.is_local_process_zero():
-                store.remove_leftovers(self._folder)
+                store.remove_leftovers(self.path)
         needed = core.processes.broadcast_object(self._needed(checkpoint, wanted))
         if needed is None or checkpoint is None:
             return checkpoint
         self._provide(needed)
-        return needed.folder(self._folder) / checkpoint.name
+        return needed.folder(self.path) / checkpoint.name
 
     def _needed(self, checkpoint: Path | None, wanted: Any) -> Any:
         """The request for nodes.provide(), in the main process; None if the storage does not have the checkpoint."""
@@ -132,7 +119,7 @@ class RunStorage(RunStore):
         trainer = self.trainer
         if checkpoint is None or not trainer.is_world_process_zero():
             return None
-        is_output = self.is_used and os.path.abspath(checkpoint.parent) == str(self._folder)
+        is_output = trainer.args.output_url is not None and os.path.abspath(checkpoint.parent) == str(self.path)
         best = references.best_of(checkpoint) if trainer.args.load_best_model_at_end else ""
         paths = [checkpoint] + ([checkpoint.parent / best] if best and best != checkpoint.name else [])
         if is_output:
@@ -147,7 +134,7 @@ class RunStorage(RunStore):
         """Download the best checkpoint on machines that do not have all of it, once it is uploaded. A collective on
         several processes."""
         core = self.core
-        if core.mesh.is_single or not self.is_used:
+        if core.mesh.is_single or core.trainer.args.output_url is None:
             return
         from . import nodes
 
@@ -159,27 +146,22 @@ class RunStorage(RunStore):
 
         core = self.core
         downloads = core.trainer.is_local_process_zero()
-        found = nodes.provide(core.processes, needed, self._folder, self.mirror, downloads)
+        found = nodes.provide(core.processes, needed, self.path, self.mirror, downloads)
         if self._has_separate_disk and needed.is_output and not core.trainer.args.save_on_each_node:
             self._downloaded += found
 
     # -- during the run
 
-    def start(self) -> None:
-        """The run begins: upload its logs from now on."""
+    def start_uploads(self) -> None:
+        """Upload the logs of the run from now on."""
         if self._mirror is not None:
             self._mirror.start()
 
-    def cleanup_after_resume(self, checkpoint: Path, best: str | None) -> None:
-        """Upload the checkpoint that is resumed, unless the storage has it, and delete what it supersedes: the last run
-        may have died before."""
-        if os.path.abspath(checkpoint.parent) == str(self._folder):
-            self.upload(checkpoint, best, is_whole=True)
-
     def sharded_save(self, step: int, stage: Path | None) -> "ShardedSave | None":
-        """How the processes of machines that share no disk write a checkpoint; `stage` is that of the main process.
-        None if one of them cannot write to its disk, or another run has the storage now. A collective."""
-        from ..checkpoint import store
+        """Each process writes to the disk of its machine, and uploads its files. None if one of them cannot write to
+        its disk, or another run has the storage now. A collective."""
+        if self.trainer.args.output_url is None:
+            return super().sharded_save(step, stage)
         from .multi_node_upload import MultiNodeUpload, new_place
         from .remote import RemoteDirectory
 
@@ -191,7 +173,7 @@ class RunStorage(RunStore):
         place = core.processes.broadcast_object(place)
         if mirror is None:
             with contextlib.suppress(OSError):
-                stage = store.open_stage(self._folder, step)
+                stage = store.open_stage(self.path, step)
         if any(failed for (failed,) in core.processes.all_gather([stage is None or not place])):
             if stage is not None:
                 store.discard(stage)
@@ -201,34 +183,36 @@ class RunStorage(RunStore):
         return MultiNodeUpload(remote, stage, name, place, mirror)
 
     def upload(self, checkpoint: Path, best: str | None, is_whole: bool) -> None:
-        """A checkpoint of this run is complete, and callbacks have seen it. If it is not `is_whole`, an override could
-        not add its files, and older ones are kept."""
-        if self._mirror is None:
+        """Unless the storage has it, and delete there what it supersedes: a run that died may have done neither."""
+        if self._mirror is None or os.path.abspath(checkpoint.parent) != os.path.abspath(self.path):
             return
         from .references import Upload, first_existing
 
         limit, step = self.trainer.args.save_total_limit, int(checkpoint.name.rpartition("-")[2])
         source = None
         if best is not None:
-            path = self._directory.resolve(best)
-            best, source = path.name, first_existing(path, self._folder / path.name)
+            path = self.resolve(best)
+            best, source = path.name, first_existing(path, self.path / path.name)
         needed = tuple(path.name for path in self.run.parts.checkpoints_to_keep())
         self._mirror.submit(Upload(checkpoint.name, step, self.run.id, best, limit, is_whole, source, needed))
 
     # -- after it
 
-    def finish(self) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Wait for the uploads; what has failed is logged."""
-        if self._mirror is not None:
-            self._mirror.finish(self._wait)
-        for path in self._downloaded:  # nobody else would delete them
-            with contextlib.suppress(OSError):
-                shutil.rmtree(path)
-        self._downloaded = []
+        try:
+            if self._mirror is not None:
+                self._mirror.finish(self._wait)
+            for path in self._downloaded:  # nobody else would delete them
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(path)
+            self._downloaded = []
+        finally:
+            super().__exit__(*error)
 
     def upload_files(self, is_strict: bool = True) -> None:
-        """Files outside of checkpoints were written. After a run they are uploaded now, and if that `is_strict`, an
-        error is raised; during a run, with its next checkpoint."""
+        """After a run they are uploaded now, and if that `is_strict`, an error is raised; during a run, with its next
+        checkpoint."""
         mirror = self.mirror
         if mirror is None or mirror.is_running:
             return
@@ -237,7 +221,7 @@ class RunStorage(RunStore):
         except StorageError as error:
             if is_strict:
                 raise
-            logger.error("The files in %s were not uploaded: %s", self._folder, error)
+            logger.error("The files in %s were not uploaded: %s", self.path, error)
 
     @contextlib.contextmanager
     def saving(self, output_dir: Any) -> Iterator[Any]:
@@ -251,7 +235,7 @@ class RunStorage(RunStore):
             return
         text = urls.checked("output_dir", output_dir)
         if url is not None and (text == url or text.startswith(f"{url}/")):
-            yield str(self._folder) + text.removeprefix(url)
+            yield str(self.path) + text.removeprefix(url)
             self.upload_files()
             return
         from .loose_files import LooseFiles
@@ -280,5 +264,5 @@ class RunStorage(RunStore):
 class ObjectStorage(Extension):
     """Keeps the runs of a Trainer whose output_dir is a URL in object storage."""
 
-    def run_store(self, run: "Run") -> RunStore:
-        return RunStorage(run)
+    def output_directory(self, run: "Run") -> OutputDirectory:
+        return MirroredDirectory(run)
