@@ -2,10 +2,15 @@
 
 `Capture` gathers the state of all processes and copies it; `Contents` is the files that come of it, by name; `Buffers`
 holds the host memory of the copies.
+
+The Trainer's methods `_save_optimizer_and_scheduler`, `_save_scaler` and `_save_rng_state` decide what a checkpoint
+stores: those of oneloop add their part, and an override that does not call them replaces it by files of its own. It
+writes into the staged directory, so its files are committed with the others.
 """
 
 import errno
 import json
+import logging
 import mmap
 import os
 import shutil
@@ -19,9 +24,11 @@ import numpy as np
 
 from ..data.streams import properties as stream_properties
 from ..distributed.collectives import ProcessGroup
+from ..errors import UnsupportedError
 from ..formats.durable import native_errors
 from ..formats.safetensors_io import Raw, from_numpy, write, write_bytes
 from ..formats.structure import INDEX, OPTIMIZER, RANDOM, RUN, STATE, WEIGHTS
+from ..introspect import is_overridden
 from ..state import has_state, states_by_class
 from .log_history import LogHistory
 from .run_state import ATTRIBUTES, BUFFER, GENERATOR, PositionState, RunState
@@ -30,9 +37,12 @@ from .writer import run_at_low_priority
 
 if TYPE_CHECKING:
     from .model_files import ModelFiles
-    from .overrides import SaveOverrides
+
+logger = logging.getLogger(__name__)
 
 SHARD_BYTES = 5 * 10**9
+# Methods of the Trainer that add a part of a checkpoint.
+PART_METHODS = ("_save_optimizer_and_scheduler", "_save_scaler", "_save_rng_state")
 
 
 @dataclass
@@ -183,21 +193,16 @@ class GatheredState:
     has_scaler: bool = False
     has_rng_state: bool = False
 
-    def stored_rng_state(self) -> dict[str, Any]:
-        """Without the RNG state if an override stores it; the data still needs that of the start of the epoch."""
-        if self.has_rng_state:
-            return self.streams
-        kept = ("epoch/", BUFFER, ATTRIBUTES, GENERATOR)
-        return {name: array for name, array in self.streams.items() if any(part in name for part in kept)}
-
 
 class Capture:
     """Created for each run: its saves reuse the host buffers."""
 
-    def __init__(self, run: SavedRun, model_files: "ModelFiles", overrides: "SaveOverrides") -> None:
+    def __init__(self, run: SavedRun, model_files: "ModelFiles") -> None:
         self.run, self.core, self.trainer = run, run.core, run.core.trainer
-        self._model_files, self._overrides = model_files, overrides
+        self._model_files = model_files
         self._buffers, self._history = Buffers(run.core.backend.weights), LogHistory()
+        self._gathering: GatheredState | None = None  # of the save whose parts are being added
+        self._has_warned = False  # of an optimizer that no checkpoint of the run stores
         self.is_reserved = False  # memory for the first save, or it is not worth it
 
     def reserve_memory(self) -> None:
@@ -223,12 +228,12 @@ class Capture:
 
     def gather(self, is_sharded: bool, output_dir: Path) -> GatheredState:
         """The RNG and data states of each batch, and the optimizer's state. A collective on several processes."""
-        core, processes = self.core, self.core.processes
+        core, trainer, processes = self.core, self.trainer, self.core.processes
         attributes, tensors = core.extensions.collect_state()
         streams = self.run.epochs.random_state() | tensors
         position = replace(self.run.position_state(), trainer=attributes, parts=self.run.parts.process_states() or None)
         own = (streams, position.own_states()) if core.mesh.is_batch_leader else None
-        everywhere = core.trainer.args.save_on_each_node
+        everywhere = trainer.args.save_on_each_node
         every = processes.all_gather_object(own) if everywhere else processes.gather_object(own)
         if every is not None:
             others = core.mesh.per_batch(every)[1:]
@@ -239,16 +244,54 @@ class Capture:
         for part in self.run.parts:
             if part_tensors := part.tensors():
                 gathered.parts[part.name] = core.strategy.gather_named(part_tensors)
-        error = None
+        self._gathering, error = gathered, None
         try:
             with native_errors():
-                self._overrides.gather_parts(gathered, output_dir)
+                trainer._save_optimizer_and_scheduler(str(output_dir))
+                trainer._save_scaler(str(output_dir))
+                trainer._save_rng_state(str(output_dir))
         except OSError as raised:
             error = raised
+        finally:
+            self._gathering = None
+        if error is None and not gathered.has_optimizer:
+            self._warn_if_optimizer_is_lost()
         # Each process may have written files, so all wait for each other.
-        if self._overrides.write_parts and any_failed(processes, error):
+        if any(is_overridden(trainer, name) for name in PART_METHODS) and any_failed(processes, error):
             raise error or failed_elsewhere(str(output_dir))
         return gathered
+
+    def gathering(self) -> GatheredState:
+        """The save to which one of PART_METHODS adds its part."""
+        if self._gathering is None:
+            raise UnsupportedError(
+                f"{', '.join(PART_METHODS)} can only be called within a save, whose checkpoint they are a part of. "
+                "Call super()._save_checkpoint(model, trial), which saves everything."
+            )
+        return self._gathering
+
+    def add_optimizer_and_scheduler(self) -> None:
+        """Add the optimizer and the schedule to the save. A scheduler's state is stored without what JSON cannot
+        represent: functions, the optimizer."""
+        gathered, strategy, trainer = self.gathering(), self.core.strategy, self.trainer
+        state_of = strategy.local_optimizer_state if gathered.is_sharded else strategy.optimizer_state
+        gathered.optimizer, gathered.optimizer_options = state_of(trainer.optimizer, trainer.model)
+        if hasattr(trainer.lr_scheduler, "state_dict"):
+            found = {key: _json_value(value) for key, value in trainer.lr_scheduler.state_dict().items()}
+            gathered.scheduler = {key: value for key, value in found.items() if value is not _NOT_JSON}
+        gathered.has_optimizer = True
+
+    def _warn_if_optimizer_is_lost(self) -> None:
+        """Once: what an override writes is kept in the checkpoint, and read by nobody."""
+        if self._has_warned or is_overridden(self.trainer, "_load_optimizer_and_scheduler"):
+            return
+        self._has_warned = True
+        logger.warning(
+            "_save_optimizer_and_scheduler of %s does not call super(), and there is no override of "
+            "_load_optimizer_and_scheduler that reads its files: a run that is resumed from this checkpoint starts "
+            "with a new optimizer. Call super()._save_optimizer_and_scheduler(output_dir), or override the other too.",
+            type(self.trainer).__name__,
+        )
 
     # -- the files
 
@@ -262,10 +305,17 @@ class Capture:
         else:
             files.save_without_side_effects(str(stage))  # an override may write anything
         if gathered is not None:
-            self._add_optimizer(contents, gathered)
+            if gathered.optimizer_options:  # otherwise an override has stored it
+                self._add_copies(contents, OPTIMIZER, gathered.optimizer)
             for name, tensors in gathered.parts.items():
                 self._add_copies(contents, f"{name}.safetensors", tensors)
-            streams = {name: from_numpy(array.copy()) for name, array in gathered.stored_rng_state().items()}
+            # If an override stores the RNG state, the data still needs that of the start of the epoch.
+            kept = ("",) if gathered.has_rng_state else ("epoch/", BUFFER, ATTRIBUTES, GENERATOR)
+            streams = {
+                name: from_numpy(array.copy())
+                for name, array in gathered.streams.items()
+                if any(part in name for part in kept)
+            }
             contents.tensors[RANDOM] = (streams, {})
             contents.add_json(RUN, run_state(self.run, gathered).to_json())
         contents.texts[STATE] = self._history.to_json(state).encode()
@@ -276,13 +326,9 @@ class Capture:
         contents, models = Contents(), self.core.backend.models
         if not models.is_adapter(models.unwrap(self.trainer.model)):
             self._model_files.add_weights(contents, self._buffers.copy)
-        if gathered is not None:
-            self._add_optimizer(contents, gathered)
-        return contents
-
-    def _add_optimizer(self, contents: Contents, gathered: GatheredState) -> None:
-        if gathered.optimizer_options:  # otherwise an override has stored it
+        if gathered is not None and gathered.optimizer_options:
             self._add_copies(contents, OPTIMIZER, gathered.optimizer)
+        return contents
 
     def _add_copies(self, contents: Contents, file: str, tensors: dict[str, Any]) -> None:
         weights, prefix = self.core.backend.weights, f"{file.removesuffix('.safetensors')}/"
@@ -298,6 +344,23 @@ def any_failed(processes: ProcessGroup, error: OSError | None) -> bool:
 
 def failed_elsewhere(path: str) -> OSError:
     return OSError(errno.EIO, "another process cannot write", path)
+
+
+_NOT_JSON = object()
+
+
+def _json_value(value: Any) -> Any:
+    """The value as JSON can represent it; _NOT_JSON if it cannot. Tensors of one number, which a learning rate may be,
+    are that number; see `resume.in_current_types`."""
+    if isinstance(value, dict):
+        entries = {key: _json_value(each) for key, each in value.items()}
+        return _NOT_JSON if any(each is _NOT_JSON for each in entries.values()) else entries
+    if isinstance(value, (list, tuple)):
+        values = [_json_value(each) for each in value]
+        return _NOT_JSON if any(each is _NOT_JSON for each in values) else values
+    if isinstance(value, (int, float, str, bool, type(None))):
+        return value
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else _NOT_JSON
 
 
 # -- run.json
@@ -333,6 +396,8 @@ def run_state(run: SavedRun, gathered: GatheredState) -> RunState:
 def run_properties(run: SavedRun) -> dict[str, Any]:
     """What should be the same in a resumed run."""
     plan, args = run.plan, run.core.trainer.args
+    others = {name: getattr(args, name) for name in _ARGUMENTS}
+    plain = (int, float, str, bool, dict, list, type(None))
     chosen = run.parts.properties()
     if args.data_order != "oneloop":
         chosen = chosen | {"data_order": args.data_order}
@@ -359,7 +424,7 @@ def run_properties(run: SavedRun) -> dict[str, Any]:
             "optim": str(args.optim),
             "workers": args.dataloader_num_workers > 0,
         }
-        | {name: _plain(getattr(args, name)) for name in _ARGUMENTS}
+        | {name: value if isinstance(value, plain) else str(value) for name, value in others.items()}
     )
 
 
@@ -367,7 +432,3 @@ def callback_states(trainer: Any) -> dict[str, Any]:
     """The states of the control and of the callbacks that have one, by class; a list for several of a class."""
     stateful = [callback for callback in trainer.callback_handler.callbacks if has_state(callback)]
     return states_by_class([trainer.control, *stateful])
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (int, float, str, bool, dict, list, type(None))) else str(value)

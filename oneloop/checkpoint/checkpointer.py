@@ -2,8 +2,12 @@
 
 Training blocks while tensors are copied into host buffers (a host sync). Files are written in the background; the
 manifest is written last and commits the checkpoint. The main thread calls `on_save` after the commit.
+
+An override of `_save_checkpoint` writes into `checkpoint-N` after `super()._save_checkpoint()` has returned. The
+checkpoint is complete by then, without those files. When the override has returned, they are added to the manifest.
 """
 
+import contextlib
 import copy
 import errno
 import logging
@@ -16,10 +20,18 @@ from ..errors import NonFiniteError
 from ..formats.durable import native_errors
 from ..introspect import class_overrides, is_overridden
 from . import sharded, store
-from .capture import Capture, Contents, GatheredState, any_failed, callback_states, check_free_space, failed_elsewhere
+from .capture import (
+    PART_METHODS,
+    Capture,
+    Contents,
+    GatheredState,
+    any_failed,
+    callback_states,
+    check_free_space,
+    failed_elsewhere,
+)
 from .model_files import ModelFiles
 from .output_directory import OutputDirectory
-from .overrides import SaveOverrides
 from .reader import Checkpoint
 from .saved_run import SavedRun
 from .writer import Ends, SaveWriter
@@ -50,6 +62,7 @@ class BestModel:
 class Save:
     """One save, with the state at its request."""
 
+    step: int
     target: str  # its path as in the arguments, for the state and messages
     path: Path
     run_id: str
@@ -58,18 +71,16 @@ class Save:
     best_before: tuple[Any, Any]
     is_scheduled: bool  # the arguments ask for it
     needed: tuple[Path, ...]  # other checkpoints that parts of the run may need
+    is_open: bool  # an override of _save_checkpoint may add files when it is complete
+    rotates_in_main_thread: bool  # older checkpoints are deleted there: an override does it, or has to add files first
 
-    @property
-    def step(self) -> int:
-        return self.state.global_step
 
-    @property
-    def name(self) -> str:
-        return self.path.name
+@dataclass(frozen=True)
+class OpenCheckpoint:
+    """A complete checkpoint to which an override of _save_checkpoint may still add files."""
 
-    @property
-    def best(self) -> str | None:
-        return self.state.best_model_checkpoint
+    save: Save
+    known: dict[str, tuple[int, int]]  # its files as oneloop wrote them
 
 
 class Checkpointer:
@@ -81,11 +92,13 @@ class Checkpointer:
         self.best = BestModel()
         self.directory: OutputDirectory = core.extensions.output_directory(run) or OutputDirectory(run)
         self.model_files = ModelFiles(core)
+        self.capture = Capture(run, self.model_files)
         self.writes = core.trainer.args.should_save  # this process writes whole checkpoints
-        self.overrides = SaveOverrides(core, self.writes)
-        self.capture = Capture(run, self.model_files, self.overrides)
         self.writer = SaveWriter(core.processes, self.writes, core.strategy.is_sharded, run.events.add)
         self.last_saved: str | None = None
+        self.open_checkpoints: list[OpenCheckpoint] = []
+        self._is_saving = False  # the current _save_checkpoint has called oneloop's
+        self._override_error: OSError | None = None  # of the current _save_checkpoint, after oneloop's has returned
         self._source: Checkpoint | None = None  # that the run is resumed from, until it has begun
 
     # -- one save
@@ -96,25 +109,35 @@ class Checkpointer:
         # A save waits for the device anyway, and the checkpoint counts the updates that were skipped.
         for part in self.run.parts:
             part.check_pending()
-        self.overrides.begin()
+        self._is_saving, self._override_error = False, None
         try:
             with native_errors():
                 trainer._save_checkpoint(trainer.model, None)
         except OSError as error:
-            if not self.overrides.add_files or (not self.core.mesh.is_single and not self.overrides.is_saving):
+            adds_files = is_overridden(trainer, "_save_checkpoint")
+            if not adds_files or (not self.core.mesh.is_single and not self._is_saving):
                 raise  # the other processes are in a collective of the save
             # If the disk has failed, which has been logged, there is no checkpoint that an override could write into.
             if self.writer.failures == failures:
-                self.overrides.fail(error)
-        self.notify_saved()
-        if not self.overrides.is_saving:  # an override has saved by itself
+                self._override_error = error
+                logger.error(
+                    "_save_checkpoint of %s failed: %s. The files that it adds to the checkpoint may be missing. "
+                    "Training continues, and no older checkpoint is deleted. Free some space or repair the disk; the "
+                    "next save tries again.",
+                    type(trainer).__name__,
+                    error,
+                )
+        if self.open_checkpoints:
+            self.notify_saved()
+        if not self._is_saving:  # an override has saved by itself
             self.run.call("on_save")
 
     def save(self) -> None:
-        """Everything that a resumed run needs, in output_dir/checkpoint-STEP."""
+        """Everything that a resumed run needs, in output_dir/checkpoint-STEP: the state of all processes is gathered
+        and copied, and passed to the writer."""
         trainer = self.trainer
         self.wait(f"{store.PREFIX}-{trainer.state.global_step}")
-        self.overrides.mark_called()
+        self._is_saving = True
         trainer.store_flos()
         for part in self.run.parts:
             part.before_save()
@@ -124,7 +147,8 @@ class Checkpointer:
         gathered, stage = None, None if parts is None else parts.stage
         if not trainer.args.save_only_model:
             try:
-                stage = self._stage_for_overrides(save) if parts is None else parts.stage
+                if parts is None and any(is_overridden(trainer, name) for name in PART_METHODS):
+                    stage = self._stage_for_overrides(save)
                 gathered = self.capture.gather(parts is not None, stage or save.path)
             except OSError as error:
                 self._abort_save(error, save, ends, stage, parts)
@@ -136,18 +160,29 @@ class Checkpointer:
 
     def _new_save(self) -> Save:
         """The state at this moment, which the run may change while it is being written."""
-        trainer = self.trainer
-        name = f"{store.PREFIX}-{trainer.state.global_step}"
-        target, path = str(Path(self.directory.display_path) / name), self.directory.path / name
+        trainer, scheduled = self.trainer, self.is_scheduled
         trainer.state.stateful_callbacks = callback_states(trainer)
         state = copy.copy(trainer.state)
+        name = f"{store.PREFIX}-{state.global_step}"
+        target, path = str(Path(self.directory.display_path) / name), self.directory.path / name
         if self.best.is_new:
             state.best_model_checkpoint = target
         state.log_history = list(state.log_history)
         reason = "best" if self.best.asks_for_save and not self._is_kept(path) else "save"
-        scheduled = self.is_scheduled
-        needed = () if scheduled else self.run.parts.checkpoints_to_keep()
-        return Save(target, path, self.run.id, reason, state, self.best.before, scheduled, needed)
+        is_open = is_overridden(trainer, "_save_checkpoint")
+        return Save(
+            step=state.global_step,
+            target=target,
+            path=path,
+            run_id=self.run.id,
+            reason=reason,
+            state=state,
+            best_before=self.best.before,
+            is_scheduled=scheduled,
+            needed=() if scheduled else self.run.parts.checkpoints_to_keep(),
+            is_open=is_open,
+            rotates_in_main_thread=is_open or is_overridden(trainer, "_rotate_checkpoints"),
+        )
 
     @property
     def is_scheduled(self) -> bool:
@@ -159,86 +194,10 @@ class Checkpointer:
             return run.plan.is_over(state.global_step) or state.global_step % max(1, state.save_steps) == 0
         return args.save_strategy == "epoch" and run.position.epoch_ended
 
-    def _open_stage(self, step: int) -> Path:
-        self.directory.keep()
-        return store.open_stage(self.directory.path, step)
-
     def _is_kept(self, path: Path) -> bool:
         """Whether save_steps includes this step too: then it is kept even when it is no longer the best."""
         manifest = store.read_manifest(path)
         return manifest is not None and manifest["run_id"] == self.run.id and manifest.get("reason") == "save"
-
-    def _on_commit(self, save: Save) -> None:
-        """Called when it is complete. on_save follows at once, or when an override has added its files."""
-        self.last_saved = save.target
-        for part in self.run.parts:
-            part.checkpoint_saved(save.step, save.path, save.is_scheduled)
-        self.trainer.state.best_model_checkpoint = save.best
-        if self.overrides.add_files:
-            self.overrides.keep_open(save)
-        else:
-            self._notify(save)
-
-    def notify_saved(self) -> None:
-        """Call on_save for checkpoints that overrides of _save_checkpoint have finished. A collective on several
-        processes."""
-        saves, is_whole = self.overrides.finalize_manifests()
-        for save in saves:
-            self._notify(save, is_whole)
-
-    def _notify(self, save: Save, is_whole: bool = True) -> None:
-        """Delete older checkpoints, unless the writer has done so or they may still be needed, and call on_save."""
-        trainer = self.trainer
-        if self.writes and self._rotates_in_main_thread and is_whole:
-            try:
-                trainer._rotate_checkpoints(use_mtime=False, output_dir=self.directory.display_path)
-            except OSError as error:
-                logger.error("%s is saved, but old checkpoints could not be deleted: %s.", save.target, error)
-        trainer.control = trainer.callback_handler.call_event("on_save", trainer.args, save.state, trainer.control)
-        self.directory.upload(save.path, save.best, is_whole)
-        self.core.extensions.checkpoint_saved(save.state)
-
-    def _rollback_best(self, save: Save) -> None:
-        """Called when the best model could not be saved: the previous one is the best that can be loaded."""
-        state = self.trainer.state
-        if state.best_global_step == save.step:
-            state.best_metric, state.best_global_step = save.best_before
-
-    def _commit(self, save: Save, stage: Path, facts: dict[str, Any], parts: sharded.ShardedSave | None = None) -> None:
-        generation, publish = self.directory.generation, None if parts is None else parts.publish
-        is_open = self.overrides.add_files
-        checkpoint = store.commit(stage, save.step, save.run_id, save.reason, facts, is_open, generation, publish)
-        if not self._rotates_in_main_thread:
-            self.directory.delete_superseded(save.target, save.best, save.needed, checkpoint)
-
-    @property
-    def _rotates_in_main_thread(self) -> bool:
-        """Whether older checkpoints are deleted in the main thread: overrides may have to add files first, or do it."""
-        return self.overrides.add_files or is_overridden(self.trainer, "_rotate_checkpoints")
-
-    def rotate(self) -> None:
-        """Delete what the last checkpoint supersedes."""
-        if self.last_saved is not None:
-            best, needed = self.trainer.state.best_model_checkpoint, self.run.parts.checkpoints_to_keep()
-            self.directory.delete_superseded(self.last_saved, best, needed)
-
-    # -- written by one process
-
-    def _stage_for_overrides(self, save: Save) -> Path | None:
-        """A staged directory for overrides that write a part of the checkpoint, which is opened before the others are
-        asked for theirs; None without such overrides."""
-        core, stage, error = self.core, None, None
-        if not self.overrides.write_parts:
-            return None
-        if self.writes:
-            try:
-                stage = self._open_stage(save.step)
-            except OSError as raised:
-                error = raised
-        told = core.processes.broadcast_object(None if stage is None else str(stage))
-        if told is None:
-            raise error or OSError(errno.EIO, "the main process cannot write", save.target)
-        return Path(told) if stage is None else stage
 
     def _abort_save(
         self,
@@ -262,15 +221,32 @@ class Checkpointer:
         if not self.core.mesh.is_single:
             self.finalize_completed()
 
+    # -- written by one process
+
+    def _stage_for_overrides(self, save: Save) -> Path:
+        """A staged directory for overrides that write a part of the checkpoint, which is opened before the others are
+        asked for theirs."""
+        stage, error = None, None
+        if self.writes:
+            try:
+                stage = self.directory.open_stage(save.step)
+            except OSError as raised:
+                error = raised
+        told = self.core.processes.broadcast_object(None if stage is None else str(stage))
+        if told is None:
+            raise error or OSError(errno.EIO, "the main process cannot write", save.target)
+        return Path(told) if stage is None else stage
+
     def _save_whole(self, save: Save, gathered: GatheredState | None, ends: Ends, stage: Path | None) -> None:
         """Written by one process; the others contribute their state and receive the result."""
+        finite_values = self.model_files.finite_values
         with self.model_files.full_model():
             if not self.writes:
                 self.writer.expect(ends)
                 self.finalize_completed()
                 return
             try:
-                stage = stage or self._open_stage(save.step)
+                stage = stage or self.directory.open_stage(save.step)
                 contents = self.capture.checkpoint(stage, save.state, gathered)
             except (OSError, NonFiniteError) as error:
                 self._abort_save(error, save, ends, stage)
@@ -279,19 +255,18 @@ class Checkpointer:
                 if stage is not None:
                     store.discard(stage)
                 raise
-
-        check = self.model_files.finite_values.checking(contents, save.name)
+        names = finite_values.names()
 
         def job() -> None:
             try:
-                check()
+                finite_values.check(contents, names, save.path.name)
                 check_free_space(stage, contents.size)
                 self._commit(save, stage, contents.write(stage))
             except BaseException:
                 store.discard(stage)
                 raise
 
-        self.writer.submit(job, ends, save.name, self.in_background)
+        self.writer.submit(job, ends, save.path.name, self.in_background)
         self.finalize_completed()
 
     # -- written by all processes, each with its own tensors
@@ -311,7 +286,7 @@ class Checkpointer:
         stage = None
         if core.mesh.is_main:
             try:
-                stage = self._open_stage(step)
+                stage = self.directory.open_stage(step)
             except OSError:  # tried again, and reported if it fails, when one process writes
                 stage = None
         told = processes.broadcast_object(None if stage is None else str(stage))
@@ -325,7 +300,7 @@ class Checkpointer:
         core, stage = self.core, parts.stage
         processes, args = core.processes, core.trainer.args
         contents, error = Contents(), None
-        with self.model_files.model_part():
+        with self.model_files.full_model(is_sharded=True):
             try:
                 if core.mesh.is_main:
                     contents = self.capture.checkpoint(stage, save.state, gathered)
@@ -337,10 +312,11 @@ class Checkpointer:
             self._abort_save(error or failed_elsewhere(save.target), save, ends, stage, parts)
             return
         size = sharded.number_files(contents, processes)
-        check = self.model_files.finite_values.checking(contents, save.name)
+        finite_values = self.model_files.finite_values
+        check = partial(finite_values.check, contents, finite_values.names(), save.path.name)
         if not core.mesh.is_main:
             part = partial(sharded.write_part, parts, core.mesh.rank, contents, size, check)
-            self.writer.submit_shard(part, ends, save.name)
+            self.writer.submit(part, ends, save.path.name, background=True, is_shard=True)
             self._end_of_shards()
             return
 
@@ -362,7 +338,7 @@ class Checkpointer:
                 raise
 
         self.writer.await_shards()
-        self.writer.submit(job, ends, save.name, background=True)
+        self.writer.submit(job, ends, save.path.name, background=True)
         self._end_of_shards()
 
     def _end_of_shards(self) -> None:
@@ -372,22 +348,88 @@ class Checkpointer:
             self.writer.wait()
         self.finalize_completed()
 
+    # -- the commit, in the thread that writes, and what follows it in the main thread
+
+    def _commit(self, save: Save, stage: Path, facts: dict[str, Any], parts: sharded.ShardedSave | None = None) -> None:
+        generation, publish = self.directory.generation, None if parts is None else parts.publish
+        facts_of_run = save.step, save.run_id, save.reason
+        checkpoint = store.commit(stage, *facts_of_run, facts, save.is_open, generation, publish)
+        if not save.rotates_in_main_thread:
+            self.directory.delete_superseded(save.target, save.state.best_model_checkpoint, save.needed, checkpoint)
+
+    def _on_commit(self, save: Save) -> None:
+        """Called when it is complete. on_save follows at once, or when an override has added its files."""
+        self.last_saved = save.target
+        for part in self.run.parts:
+            part.checkpoint_saved(save.step, save.path, save.is_scheduled)
+        self.trainer.state.best_model_checkpoint = save.state.best_model_checkpoint
+        if not save.is_open:
+            self._notify(save)
+            return
+        known: dict[str, tuple[int, int]] = {}
+        if self.writes:
+            with contextlib.suppress(OSError):  # then finalize_manifest() reads all files
+                known = store.fingerprints(save.path)
+        self.open_checkpoints.append(OpenCheckpoint(save, known))
+
+    def notify_saved(self) -> None:
+        """Call on_save for checkpoints that overrides of _save_checkpoint have finished. Their new files are added to
+        the manifest, unless an override has failed in any process. A collective on several processes, each of which may
+        have written files."""
+        found, self.open_checkpoints = self.open_checkpoints, []
+        processes = self.core.processes
+        is_whole = not any(failed for (failed,) in processes.all_gather([self._override_error is not None]))
+        for each in found if self.writes and is_whole else ():
+            try:
+                store.finalize_manifest(each.save.path, each.known)
+            except OSError as error:
+                logger.error(
+                    "%s is saved, but the files that _save_checkpoint of the Trainer's class added could not be added "
+                    "to its manifest: %s. They are kept, and not verified.",
+                    each.save.path,
+                    error,
+                )
+        processes.barrier()
+        for each in found:
+            self._notify(each.save, is_whole)
+
+    def _notify(self, save: Save, is_whole: bool = True) -> None:
+        """Delete older checkpoints, unless the writer has done so or they may still be needed, and call on_save."""
+        trainer = self.trainer
+        if self.writes and save.rotates_in_main_thread and is_whole:
+            try:
+                trainer._rotate_checkpoints(use_mtime=False, output_dir=self.directory.display_path)
+            except OSError as error:
+                logger.error("%s is saved, but old checkpoints could not be deleted: %s.", save.target, error)
+        trainer.control = trainer.callback_handler.call_event("on_save", trainer.args, save.state, trainer.control)
+        self.directory.upload(save.path, save.state.best_model_checkpoint, is_whole)
+        self.core.extensions.checkpoint_saved(save.state)
+
+    def _rollback_best(self, save: Save) -> None:
+        """Called when the best model could not be saved: the previous one is the best that can be loaded."""
+        state = self.trainer.state
+        if state.best_global_step == save.step:
+            state.best_metric, state.best_global_step = save.best_before
+
+    def rotate(self) -> None:
+        """Delete what the last checkpoint supersedes."""
+        if self.last_saved is not None:
+            best, needed = self.trainer.state.best_model_checkpoint, self.run.parts.checkpoints_to_keep()
+            self.directory.delete_superseded(self.last_saved, best, needed)
+
     # -- saves in progress
 
     @property
     def in_background(self) -> bool:
         """Whether training goes on while a save is written. An override of _save_checkpoint expects the checkpoint when
         oneloop's returns; a callback may expect on_save before the next step."""
-        if not self.trainer.args.save_async or self.overrides.add_files:
+        trainer = self.trainer
+        if not trainer.args.save_async or is_overridden(trainer, "_save_checkpoint"):
             return False
         # Where all processes write, each has to give the same answer, and callbacks may be those of one process.
-        may_differ = self.core.strategy.is_sharded
-        return may_differ or not (self.core.behaviour.on_save_before_next_step and self._has_listeners)
-
-    @property
-    def _has_listeners(self) -> bool:
-        """Whether a callback that is not oneloop's has an on_save."""
-        return any(class_overrides(type(each), "on_save") for each in self.trainer.callback_handler.callbacks)
+        if self.core.strategy.is_sharded or not self.core.behaviour.on_save_before_next_step:
+            return True
+        return not any(class_overrides(type(each), "on_save") for each in trainer.callback_handler.callbacks)
 
     def finalize_completed(self) -> None:
         """Call on_save for every save that was committed since the last call. A collective on several processes, so
@@ -403,7 +445,8 @@ class Checkpointer:
         """Block until nothing is being written; errors of the background thread are raised here."""
         self.writer.wait(what)
         self.finalize_completed()
-        self.notify_saved()
+        if self.open_checkpoints:
+            self.notify_saved()
 
     # -- a resumed run
 

@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, DiskError
+import numpy as np
+
+from ..backends._common.helpers import preview
+from ..errors import CheckpointError, DiskError, NonFiniteError
 from ..formats.durable import make_directory, native_errors, replace_file, sync_directory
+from ..formats.safetensors_io import Raw
 from ..introspect import accepts, is_overridden
 from . import preflight, saved_model, store
 from .capture import Contents
-from .preflight import FiniteValues
 from .run_state import ARGUMENTS, STATE
 from .saved_run import SavedTrainer
 
@@ -124,32 +127,21 @@ class ModelFiles:
             yield
 
     @contextlib.contextmanager
-    def full_model(self) -> Iterator[None]:
-        """A context in which the process that writes has all weights. A collective if they are sharded."""
+    def full_model(self, is_sharded: bool = False) -> Iterator[None]:
+        """A context in which the process that writes has all weights, or each process those that it writes if the save
+        `is_sharded`. A collective if the weights are."""
         if self._parts is not None:
             yield
             return
-        self._parts = self._adapter_parts() or self.core.strategy.model_tensors(self.trainer.model)
+        core, model = self.core, self.trainer.model
+        if core.backend.models.is_adapter(core.backend.models.unwrap(model)):
+            self._parts = core.strategy.adapter_tensors(model), {}
+        else:
+            self._parts = (core.strategy.local_model_tensors if is_sharded else core.strategy.model_tensors)(model)
         try:
             yield
         finally:
             self._parts = None
-
-    @contextlib.contextmanager
-    def model_part(self) -> Iterator[None]:
-        """A context in which each process has the weights that it writes."""
-        self._parts = self._adapter_parts() or self.core.strategy.local_model_tensors(self.trainer.model)
-        try:
-            yield
-        finally:
-            self._parts = None
-
-    def _adapter_parts(self) -> tuple[Any, dict[str, str]] | None:
-        """What an adapter writes, in one process; None if the model is none."""
-        core = self.core
-        if not core.backend.models.is_adapter(core.backend.models.unwrap(core.trainer.model)):
-            return None
-        return core.strategy.adapter_tensors(core.trainer.model), {}
 
     @contextlib.contextmanager
     def saving_for_callbacks(self) -> Iterator[None]:
@@ -185,8 +177,8 @@ class ModelFiles:
 
         `copies` copies tensors, which a save in the background needs.
         """
-        core = self.core
-        model = core.backend.models.unwrap(core.trainer.model)
+        core, trainer = self.core, self.trainer
+        model = core.backend.models.unwrap(trainer.model)
         if self._unsaved and copies is not None:
             preflight.warn_about_changed_buffers(core, self._unsaved)
             self._unsaved = {}
@@ -196,8 +188,16 @@ class ModelFiles:
                 core.backend.weights.save_adapter(model, folder, state_dict or gathered)
         else:
             self.add_weights(contents, copies, state_dict)
-        contents.texts.update(self._companion_files(model, in_training=copies is not None))
-        contents.add_json(ARGUMENTS, core.trainer.args.to_dict())
+            config: Any = getattr(model, "config", None)
+            # Read by what loads the folder by class, such as pipelines and servers.
+            if hasattr(config, "architectures"):
+                config.architectures = [core.strategy.class_of(model).__name__]
+            for part in ("config", "generation_config"):
+                contents.texts.update(_saved_files(getattr(model, part, None)))
+        if copies is None or self._tokenizer is None:
+            self._tokenizer = _saved_files(trainer.processing_class)
+        contents.texts.update(self._tokenizer)
+        contents.add_json(ARGUMENTS, trainer.args.to_dict())
 
     def add_weights(self, contents: Contents, copies: Callable | None, state_dict: Any = None) -> None:
         core = self.core
@@ -209,23 +209,6 @@ class ModelFiles:
         raws = {name.removeprefix("model/"): weights.raw(value) for name, value in tensors.items()}
         contents.add_weights(raws, metadata)
 
-    def _companion_files(self, model: Any, in_training: bool) -> dict[str, bytes]:
-        """Configuration and tokenizer files. A tokenizer does not change during training, so its files are cached."""
-        core = self.core
-        found: dict[str, bytes] = {}
-        if not core.backend.models.is_adapter(model):
-            config: Any = getattr(model, "config", None)
-            # Read by what loads the folder by class, such as pipelines and servers.
-            if hasattr(config, "architectures"):
-                config.architectures = [core.strategy.class_of(model).__name__]
-            for part in ("config", "generation_config"):
-                found |= _saved_files(getattr(model, part, None))
-        if not in_training:
-            return found | _saved_files(core.trainer.processing_class)
-        if self._tokenizer is None:
-            self._tokenizer = _saved_files(core.trainer.processing_class)
-        return found | self._tokenizer
-
 
 def write_state(state: Any, output_dir: Any) -> None:
     """Write trainer_state.json to the output directory."""
@@ -233,3 +216,75 @@ def write_state(state: Any, output_dir: Any) -> None:
     with writing(folder):
         make_directory(folder)
         replace_file(folder / STATE, state.to_json().encode())
+
+
+# -- values that are not finite: a checkpoint with them would be resumed from instead of the good one
+
+BLOCK = 1 << 20  # elements looked at together, so that other threads can run in between
+
+# Types that NumPy lacks, as unsigned integers: the bits of the exponent, which are all set if a value is not finite.
+_EXPONENTS = {"BF16": 0x7F80, "F8_E5M2": 0x7C, "F8_E4M3": 0x7F}
+
+
+def is_finite(raw: Raw) -> bool:
+    """Whether a stored tensor has neither NaN nor infinity; types without them do not."""
+    if not raw.size or not raw.dtype.startswith(("F", "BF")):
+        return True
+    values, bits = raw.array().reshape(-1), _EXPONENTS.get(raw.dtype)
+    blocks = (values[start : start + BLOCK] for start in range(0, values.size, BLOCK))
+    if bits is None:
+        return all(bool(np.isfinite(block).all()) for block in blocks)
+    return not any(bool(((block & bits) == bits).any()) for block in blocks)
+
+
+class FiniteValues:
+    """Looks at what a checkpoint stores of the model: trainable parameters, and buffers that were finite when train()
+    began. Created for each run."""
+
+    def __init__(self, core: SavedTrainer) -> None:
+        self.core, self.trainer = core, core.trainer
+        self._exempt: set[str] = set()
+
+    def start(self) -> None:
+        """When train() begins, with the weights that it starts from: masks of minus infinity are meant to be so."""
+        self._exempt = set(self._bad_buffers())
+
+    def _bad_buffers(self) -> list[str]:
+        models, tensors = self.core.backend.models, self.core.backend.tensors
+        return [buffer.name for buffer in models.buffers(self.trainer.model) if not tensors.is_finite(buffer.current)]
+
+    def names(self) -> set[str]:
+        """Names of the tensors that have to be finite. Called by the training thread."""
+        core = self.core
+        models, model = core.backend.models, core.trainer.model
+        trained = {name for name, _ in models.named_parameters(model)}
+        return (trained | {buffer.name for buffer in models.buffers(model)}) - self._exempt
+
+    def check(self, contents: Contents, names: set[str], what: str) -> None:
+        """Look at copies of these tensors, in the thread that writes them."""
+        bad = [
+            name
+            for file, (group, _) in contents.tensors.items()
+            if file.startswith("model")
+            for name, raw in group.items()
+            if name in names and not is_finite(raw)
+        ]
+        if bad:
+            self._report(bad, what)
+
+    def check_model(self, what: str) -> None:
+        """Look at the model itself, whose files others write. A host sync."""
+        core = self.core
+        if core.strategy.is_sharded:  # each process has a shard of some tensors
+            return
+        models, tensors = core.backend.models, core.backend.tensors
+        bad = [name for name, p in models.named_parameters(core.trainer.model) if not tensors.is_finite(p)]
+        bad += [name for name in self._bad_buffers() if name not in self._exempt]
+        if bad:
+            self._report(bad, what)
+
+    def _report(self, bad: list[str], what: str) -> None:
+        words = f"the model has weights or buffers that are not finite: {preview(sorted(bad))}"
+        if self.trainer.args.nonfinite != "ignore":
+            raise NonFiniteError(words)
+        logger.warning("%s is saved, but %s (nonfinite='ignore').", what, words)

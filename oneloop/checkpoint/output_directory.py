@@ -57,7 +57,7 @@ class OutputDirectory:
     def path(self) -> Path:
         """The output directory; absolute once the run has started."""
         given = self.trainer.args.output_dir
-        return self.resolve(given) if given == self._given else Path(given)
+        return Path(self._base, given) if given == self._given else Path(given)
 
     @property
     def display_path(self) -> str:
@@ -76,8 +76,8 @@ class OutputDirectory:
     def generation(self) -> int:
         """The generation of this run's checkpoints, determined once, at its first save."""
         if self._generation is None:
-            stored = store.next_generation_from(self.checkpoints_elsewhere, self.run.id)
-            self._generation = max(stored, store.next_generation(self.path, self.run.id))
+            places = self.checkpoints_elsewhere, store.find(self.path)
+            self._generation = max(store.next_generation(every, self.run.id) for every in places)
         return self._generation
 
     @property
@@ -146,12 +146,15 @@ class OutputDirectory:
     def release(self) -> None:
         self._lock.release()
 
-    def keep(self) -> None:
-        """Before a save: if the directory was deleted, or another is in its place, create and lock it again. Raises
-        OSError if another run has locked it meanwhile."""
+    def open_stage(self, step: int) -> Path:
+        """Where to write a checkpoint. If the directory was deleted, or another is in its place, create and lock it
+        again; OSError if another run has locked it meanwhile."""
         path = self.path
-        if not self._lock.is_taken or self._lock.covers(path):
-            return
+        if self._lock.is_taken and not self._lock.covers(path):
+            self._move_lock(path)
+        return store.open_stage(path, step)
+
+    def _move_lock(self, path: Path) -> None:
         make_directory(path)
         if not self._lock.move_to(path):
             raise OSError(

@@ -1,20 +1,15 @@
-"""What must not be stored, cannot be, or is lost in a resume: looked for before the first step and at a save."""
+"""What cannot be stored or is lost in a resume: looked for before the first step and at the first save."""
 
 import logging
 import random
 import zlib
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..backends import registry
-from ..backends._common.helpers import preview
 from ..data import streams
-from ..errors import CheckpointError, NonFiniteError
-from ..formats.safetensors_io import Raw
-from .capture import Contents
+from ..errors import CheckpointError
 from .saved_run import SavedTrainer
 
 logger = logging.getLogger(__name__)
@@ -170,79 +165,3 @@ def warn_about_changed_buffers(core: SavedTrainer, before: dict[str, int]) -> No
             "again.",
             ", ".join(changed[:6]) + (f" ({len(changed)} in all)" if len(changed) > 6 else ""),
         )
-
-
-# -- values that are not finite: a checkpoint with them would be resumed from instead of the good one
-
-BLOCK = 1 << 20  # elements looked at together, so that other threads can run in between
-
-# Types that NumPy lacks, as unsigned integers: the bits of the exponent, which are all set if a value is not finite.
-_EXPONENTS = {"BF16": 0x7F80, "F8_E5M2": 0x7C, "F8_E4M3": 0x7F}
-
-
-def is_finite(raw: Raw) -> bool:
-    """Whether a stored tensor has neither NaN nor infinity; types without them do not."""
-    if not raw.size or not raw.dtype.startswith(("F", "BF")):
-        return True
-    values, bits = raw.array().reshape(-1), _EXPONENTS.get(raw.dtype)
-    blocks = (values[start : start + BLOCK] for start in range(0, values.size, BLOCK))
-    if bits is None:
-        return all(bool(np.isfinite(block).all()) for block in blocks)
-    return not any(bool(((block & bits) == bits).any()) for block in blocks)
-
-
-class FiniteValues:
-    """Looks at what a checkpoint stores of the model: trainable parameters, and buffers that were finite when train()
-    began. Created for each run."""
-
-    def __init__(self, core: SavedTrainer) -> None:
-        self.core, self.trainer = core, core.trainer
-        self._exempt: set[str] = set()
-
-    def start(self) -> None:
-        """When train() begins, with the weights that it starts from: masks of minus infinity are meant to be so."""
-        self._exempt = set(self._bad_buffers())
-
-    def _bad_buffers(self) -> list[str]:
-        models, tensors = self.core.backend.models, self.core.backend.tensors
-        return [buffer.name for buffer in models.buffers(self.trainer.model) if not tensors.is_finite(buffer.current)]
-
-    def _names(self) -> set[str]:
-        """Names of the tensors that have to be finite. Called by the training thread."""
-        core = self.core
-        models, model = core.backend.models, core.trainer.model
-        trained = {name for name, _ in models.named_parameters(model)}
-        return (trained | {buffer.name for buffer in models.buffers(model)}) - self._exempt
-
-    def checking(self, contents: Contents, what: str) -> Callable[[], None]:
-        """A function that looks at copies, for the thread that writes them."""
-        return partial(self._check_contents, contents, self._names(), what)
-
-    def _check_contents(self, contents: Contents, names: set[str], what: str) -> None:
-        self._raise_if_bad(
-            [
-                name
-                for file, (group, _) in contents.tensors.items()
-                if file.startswith("model")
-                for name, raw in group.items()
-                if name in names and not is_finite(raw)
-            ],
-            what,
-        )
-
-    def check_model(self, what: str) -> None:
-        """Look at the model itself, whose files others write. A host sync."""
-        core = self.core
-        if core.strategy.is_sharded:  # each process has a shard of some tensors
-            return
-        models, tensors = core.backend.models, core.backend.tensors
-        bad = [name for name, p in models.named_parameters(core.trainer.model) if not tensors.is_finite(p)]
-        self._raise_if_bad([*bad, *(name for name in self._bad_buffers() if name not in self._exempt)], what)
-
-    def _raise_if_bad(self, bad: list[str], what: str) -> None:
-        if not bad:
-            return
-        words = f"the model has weights or buffers that are not finite: {preview(sorted(bad))}"
-        if self.trainer.args.nonfinite != "ignore":
-            raise NonFiniteError(words)
-        logger.warning("%s is saved, but %s (nonfinite='ignore').", what, words)

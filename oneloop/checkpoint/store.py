@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def commit(
         "run_id": run_id,
         "reason": reason,
         "written": time.time(),
-        "generation": next_generation(folder.parent, run_id) if generation is None else generation,
+        "generation": next_generation(find(folder.parent), run_id) if generation is None else generation,
         "files": dict(sorted(files.items())),
     }
     if is_open:
@@ -253,13 +254,15 @@ def find(parent: Path, opened: Checkpoint | None = None) -> list[CheckpointInfo]
         else:
             manifest = read_manifest(path)
         if manifest is not None and structure.step_mismatch(path, manifest) is None:
-            written, reason = float(manifest["written"]), manifest.get("reason")
-            about = written, _generation(manifest), reason, manifest
+            generation = manifest.get("generation", 0)  # 0 in checkpoints of releases without it
+            if type(generation) is not int or not 0 <= generation < 2**53:
+                generation = 0
+            about = float(manifest["written"]), generation, manifest.get("reason"), manifest
             found.append(CheckpointInfo(path, int(match[1]), manifest["run_id"], *about))
             continue
         with contextlib.suppress(FileNotFoundError):  # another run may have deleted it
             found.append(CheckpointInfo(path, int(match[1]), None, path.stat().st_mtime))
-    return sorted(found, key=lambda c: (c.step, c.written))
+    return sorted(found, key=attrgetter("step", "written"))
 
 
 def latest(parent: Path) -> CheckpointInfo | None:
@@ -275,23 +278,12 @@ def _latest(every: list[CheckpointInfo]) -> CheckpointInfo | None:
     return max((c for c in own if c.run_id == newest.run_id), key=lambda c: c.step)
 
 
-def next_generation(parent: Path, run_id: str) -> int:
+def next_generation(every: list[CheckpointInfo], run_id: str) -> int:
     """The generation of the checkpoints that this run is about to write: above those of all other runs."""
-    return next_generation_from(find(parent), run_id)
-
-
-def next_generation_from(every: list[CheckpointInfo], run_id: str) -> int:
-    """As next_generation, given a list of checkpoints."""
     newest = max((c for c in every if c.run_id is not None), key=lambda c: c.order, default=None)
     if newest is None:
         return 1
     return newest.generation if newest.run_id == run_id and newest.generation else newest.generation + 1
-
-
-def _generation(manifest: dict[str, Any]) -> int:
-    """0 in checkpoints of releases without it."""
-    value = manifest.get("generation", 0)
-    return value if type(value) is int and 0 <= value < 2**53 else 0
 
 
 def newest_first(parent: Path) -> list[CheckpointInfo]:

@@ -73,7 +73,7 @@ class SaveWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
-        self._finished: list[tuple[Callable[[Result], None], Result]] = []  # not yet seen by the main thread
+        self._finished: list[tuple[Result, bool]] = []  # not yet seen by the main thread; whether it is of a shard
         self._awaited: list[Ends] = []  # of each save without a result
         self._results: list[Result] = []  # that the main process has not broadcast to the others
         self._is_announced = False  # a save has ended in one process, and the result is about to be broadcast
@@ -101,15 +101,18 @@ class SaveWriter:
 
     # -- a new one
 
-    def submit(self, job: Callable[[], None], ends: Ends, name: str, background: bool) -> None:
-        """Write a checkpoint; its result is kept for end()."""
-        self.expect(ends)
-        self._start(job, self._keep_result, name, background)
-
-    def submit_shard(self, job: Callable[[], None], ends: Ends, name: str) -> None:
-        """Write the shard of a process that does not commit; the main process has the result."""
-        self.expect(ends)
-        self._start(job, self._shard_ended, name, background=True)
+    def submit(self, job: Callable[[], None], ends: Ends, name: str, background: bool, is_shard: bool = False) -> None:
+        """Write a checkpoint; its result is kept for end(). `is_shard`: that of a process that does not commit, where
+        the main process has the result."""
+        self._awaited.append(ends)
+        self._join(name)
+        if background:
+            work = (self._write, job, name, is_shard)
+            self._thread = threading.Thread(target=run_at_low_priority, args=work, name="oneloop-save", daemon=False)
+            self._thread.start()
+        else:
+            self._write(job, name, is_shard)
+            self._raise()
 
     def expect(self, ends: Ends) -> None:
         """Another process writes the save."""
@@ -123,19 +126,9 @@ class SaveWriter:
         """The disk has failed before the save could be written, or the model is not finite."""
         result = self._report(error, target)
         self.expect((_nothing, _nothing))
-        self._keep_result(result)
+        self._results.append(result)
 
-    def _start(self, job: Callable[[], None], ended: Callable[[Result], None], name: str, background: bool) -> None:
-        self._join(name)
-        if not background:
-            self._write(job, ended, name)
-            self._raise()
-            return
-        work = (self._write, job, ended, name)
-        self._thread = threading.Thread(target=run_at_low_priority, args=work, name="oneloop-save", daemon=False)
-        self._thread.start()
-
-    def _write(self, job: Callable[[], None], ended: Callable[[Result], None], name: str) -> None:
+    def _write(self, job: Callable[[], None], name: str, is_shard: bool) -> None:
         result: Result = True
         try:
             job()
@@ -146,7 +139,7 @@ class SaveWriter:
             self._error = error
             return
         with self._lock:
-            self._finished.append((ended, result))
+            self._finished.append((result, is_shard))
 
     def _report(self, error: OSError | NonFiniteError, what: str) -> Result:
         """The disk failed, or the state cannot be saved: the run logs an error and continues."""
@@ -174,7 +167,9 @@ class SaveWriter:
         own, self._results, self._is_announced = self._results, [], False
         # Broadcast before on_save is called anywhere: a callback may wait for all processes, as ray.train.report does.
         results = self.processes.broadcast_object(own) if self.processes.size > 1 else own
-        self._follow(own if self._writes else results)
+        for result in own if self._writes else results:
+            succeeded, failed = self._awaited.pop(0)
+            (succeeded if result is True else failed)()
         return [each for each in results if isinstance(each, str)]
 
     def _collect(self) -> None:
@@ -182,20 +177,11 @@ class SaveWriter:
         self._raise()
         with self._lock:
             finished, self._finished = self._finished, []
-        for ended, result in finished:
-            ended(result)
-
-    def _keep_result(self, result: Result) -> None:
-        self._results.append(result)
-
-    def _shard_ended(self, result: Result) -> None:
-        if result is not True:
-            self.waiting.failed.set()
-
-    def _follow(self, results: list[Result]) -> None:
-        for result in results:
-            succeeded, failed = self._awaited.pop(0)
-            (succeeded if result is True else failed)()
+        for result, is_shard in finished:
+            if not is_shard:
+                self._results.append(result)
+            elif result is not True:
+                self.waiting.failed.set()
 
     def _raise(self) -> None:
         error, self._error = self._error, None
@@ -242,8 +228,9 @@ class SaveWriter:
             self._join()
             self._collect()
             own, self._results = self._results, []
-            if self._writes:
-                self._follow(own)
+            for result in own if self._writes else ():
+                succeeded, failed = self._awaited.pop(0)
+                (succeeded if result is True else failed)()
         except Exception as error:
             logger.error("%s", error)
 

@@ -31,15 +31,18 @@ class CheckpointMethods:
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Add the optimizer and the schedule to the checkpoint that is being saved. A collective."""
-        self._oneloop.run.checkpointer.overrides.add_optimizer_and_scheduler()
+        checkpointer = self._oneloop.run.checkpointer
+        checkpointer.capture.add_optimizer_and_scheduler()
 
     def _save_scaler(self, output_dir: str) -> None:
         """Add the loss scaler of fp16 to the checkpoint that is being saved."""
-        self._oneloop.run.checkpointer.overrides.add_scaler()
+        checkpointer = self._oneloop.run.checkpointer
+        checkpointer.capture.gathering().has_scaler = True
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Add the RNG state of all processes to the checkpoint that is being saved."""
-        self._oneloop.run.checkpointer.overrides.add_rng_state()
+        checkpointer = self._oneloop.run.checkpointer
+        checkpointer.capture.gathering().has_rng_state = True
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: Any = None) -> None:
         """Delete the checkpoints that save_total_limit does not keep."""

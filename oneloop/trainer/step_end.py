@@ -65,7 +65,7 @@ class StepEnd:
             run.sync.sync_after_update()
         if checkpointer.writer.can_end:
             checkpointer.finalize_completed()
-        if checkpointer.overrides.open_checkpoints:
+        if checkpointer.open_checkpoints:
             checkpointer.notify_saved()
         if run.sync.interrupted:
             self.save_and_exit()

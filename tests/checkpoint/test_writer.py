@@ -153,7 +153,7 @@ def test_every_process_that_writes_whole_checkpoints_follows_its_own(make, ends,
 @pytest.mark.parametrize("error", [None, OSError(28, "full"), NonFiniteError("NaN in a")], ids=str)
 def test_a_shard_that_cannot_be_written_is_told_to_the_process_that_waits(make, ends, done, error):
     writer = make(Group(1), writes=False, is_sharded=True)
-    writer.submit_shard((lambda: None) if error is None else fail(error), ends, "checkpoint-1")
+    writer.submit((lambda: None) if error is None else fail(error), ends, "checkpoint-1", True, is_shard=True)
     writer.wait()
     assert writer.processes.sent == [[error is not None]] and not writer.waiting.failed.is_set()
     writer.wait()
@@ -169,7 +169,7 @@ def test_a_shard_that_cannot_be_written_is_told_to_the_process_that_waits(make, 
 
 def test_the_end_of_a_shard_is_news_too(make, ends):
     writer = make(Group(1), writes=False, is_sharded=True)
-    writer.submit_shard(lambda: None, ends, "checkpoint-1")
+    writer.submit(lambda: None, ends, "checkpoint-1", True, is_shard=True)
     writer._thread.join()
     assert writer.has_finished_save
     writer.end()

@@ -36,7 +36,6 @@ OWNERS = {
     "_references": "References",
     "loose": "LooseFiles",
     "model_files": "ModelFiles",
-    "overrides": "SaveOverrides",
     "best": "BestModel",
     "epochs": "Epochs",
     "resume": "ResumePoint",

@@ -8,7 +8,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends import loading
-from oneloop.checkpoint.preflight import BLOCK, is_finite
+from oneloop.checkpoint.model_files import BLOCK, is_finite
 from oneloop.data.order import Order
 from oneloop.errors import ModelError, NonFiniteError
 from oneloop.formats.safetensors_io import Raw
