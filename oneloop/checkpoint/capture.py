@@ -241,7 +241,7 @@ class Capture:
                 streams |= {f"rank{number}/{name}": array for name, array in more.items()}
             position = replace(position, ranks=[states for _, states in others])
         gathered = GatheredState(streams, position, is_sharded)
-        for part in self.run.parts:
+        for part in self.run.parts.having("tensors"):
             if part_tensors := part.tensors():
                 gathered.parts[part.name] = core.strategy.gather_named(part_tensors)
         self._gathering, error = gathered, None

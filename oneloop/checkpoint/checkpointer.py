@@ -107,7 +107,7 @@ class Checkpointer:
         """Save at a step, through the method of the Trainer that may be overridden."""
         trainer, failures = self.trainer, self.writer.failures
         # A save waits for the device anyway, and the checkpoint counts the updates that were skipped.
-        for part in self.run.parts:
+        for part in self.run.parts.having("check_pending"):
             part.check_pending()
         self._is_saving, self._override_error = False, None
         try:
@@ -139,7 +139,7 @@ class Checkpointer:
         self.wait(f"{store.PREFIX}-{trainer.state.global_step}")
         self._is_saving = True
         trainer.store_flos()
-        for part in self.run.parts:
+        for part in self.run.parts.having("before_save"):
             part.before_save()
         save = self._new_save()
         ends = partial(self._on_commit, save), partial(self._rollback_best, save)
@@ -360,7 +360,7 @@ class Checkpointer:
     def _on_commit(self, save: Save) -> None:
         """Called when it is complete. on_save follows at once, or when an override has added its files."""
         self.last_saved = save.target
-        for part in self.run.parts:
+        for part in self.run.parts.having("checkpoint_saved"):
             part.checkpoint_saved(save.step, save.path, save.is_scheduled)
         self.trainer.state.best_model_checkpoint = save.state.best_model_checkpoint
         if not save.is_open:

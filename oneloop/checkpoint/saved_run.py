@@ -86,6 +86,9 @@ class SavedParts(Protocol):
 
     def __iter__(self) -> Iterator[SavedPart]: ...
 
+    def having(self, event: str) -> tuple[SavedPart, ...]:
+        """The active parts that override this method."""
+
     def state(self) -> dict[str, Any]:
         """What run.json has of them."""
 

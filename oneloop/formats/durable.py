@@ -94,20 +94,15 @@ def append_line(path: Path, line: bytes) -> None:
     next line does not continue a truncated one."""
     descriptor = open_to_append(path)
     try:
-        rest = memoryview((b"\n" if _is_torn(descriptor) else b"") + line + b"\n")
+        is_torn = False
+        if size := os.lseek(descriptor, 0, os.SEEK_END):
+            os.lseek(descriptor, size - 1, os.SEEK_SET)
+            is_torn = os.read(descriptor, 1) != b"\n"
+        rest = memoryview((b"\n" if is_torn else b"") + line + b"\n")
         while rest:
             rest = rest[os.write(descriptor, rest) :]
     finally:
         os.close(descriptor)
-
-
-def _is_torn(descriptor: int) -> bool:
-    """Whether the file ends in a truncated line."""
-    size = os.lseek(descriptor, 0, os.SEEK_END)
-    if not size:
-        return False
-    os.lseek(descriptor, size - 1, os.SEEK_SET)
-    return os.read(descriptor, 1) != b"\n"
 
 
 @contextlib.contextmanager

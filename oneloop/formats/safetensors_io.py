@@ -24,6 +24,13 @@ _METADATA = "__metadata__"
 _BITS = {"BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "BF16": 16} | {
     f"{kind}{bits}": bits for kind in "FIU" for bits in (8, 16, 32, 64) if kind + str(bits) != "F8"
 }
+# In NumPy: a type that it lacks, such as BF16, is unsigned integers with the same bits.
+_NUMPY_TYPES = {
+    dtype: np.dtype({"F": "f", "I": "i"}.get(dtype.rstrip("0123456789"), "u") + str(bits // 8))
+    for dtype, bits in _BITS.items()
+} | {"BOOL": np.dtype(bool)}
+# By which tensors are ordered in a file: the digits of the type, so that wide elements come first.
+_WIDTHS = {dtype: int("".join(c for c in dtype if c.isdigit()) or 8) for dtype in _BITS}
 _ENTRY = record(
     {
         "dtype": text("|".join(_BITS), "a type of the format"),
@@ -48,7 +55,7 @@ class Raw:
 
     def array(self) -> np.ndarray:
         """The tensor in NumPy; a type that NumPy lacks, such as BF16, as unsigned integers with the same bits."""
-        return np.frombuffer(self.data, dtype=_as_numpy(self.dtype)).reshape(self.shape)
+        return np.frombuffer(self.data, dtype=_NUMPY_TYPES[self.dtype]).reshape(self.shape)
 
 
 _NUMPY = {"f": "F", "i": "I", "u": "U"}
@@ -60,16 +67,6 @@ def from_numpy(array: np.ndarray) -> Raw:
     array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
     dtype = "BOOL" if array.dtype.kind == "b" else f"{_NUMPY[array.dtype.kind]}{array.dtype.itemsize * 8}"
     return Raw(dtype, array.shape, array.reshape(-1).view(np.uint8))
-
-
-def _as_numpy(dtype: str) -> np.dtype:
-    if dtype == "BOOL":
-        return np.dtype(bool)
-    letters, width = dtype.rstrip("0123456789"), _width(dtype)
-    known = {"F": "f", "I": "i", "U": "u"}
-    if dtype.startswith("F8"):
-        return np.dtype(np.uint8)
-    return np.dtype(f"{known.get(letters, 'u')}{width // 8}")
 
 
 def header(tensors: dict[str, Raw], metadata: dict[str, str]) -> bytes:
@@ -87,13 +84,8 @@ def header(tensors: dict[str, Raw], metadata: dict[str, str]) -> bytes:
 def write(path: Path, tensors: dict[str, Raw], metadata: dict[str, str] | None = None) -> dict[str, Any]:
     """Write a file, flush it to the disk, and return its entry for the manifest."""
     # Types with wide elements come first, so that every tensor is aligned, as readers expect.
-    ordered = dict(sorted(tensors.items(), key=lambda item: (-_width(item[1].dtype), item[0])))
+    ordered = dict(sorted(tensors.items(), key=lambda item: (-_WIDTHS[item[1].dtype], item[0])))
     return write_bytes(path, [header(ordered, metadata or {}), *(raw.data for raw in ordered.values())])
-
-
-def _width(dtype: str) -> int:
-    digits = "".join(c for c in dtype if c.isdigit())
-    return int(digits) if digits else 8
 
 
 def write_bytes(path: Path, parts: list[Any]) -> dict[str, Any]:

@@ -177,13 +177,11 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
         yield from zip(value._fields, value)
     else:
         yield from getattr(value, "__dict__", {}).items()
-        slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
-        yield from ((name, getattr(value, name)) for name in slots if hasattr(value, name))
-
-
-def _slots(cls: type) -> tuple[str, ...]:
-    slots = cls.__dict__.get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+        for cls in type(value).__mro__:
+            slots = cls.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else tuple(slots):
+                if hasattr(value, name):
+                    yield name, getattr(value, name)
 
 
 # -- text

@@ -245,17 +245,14 @@ def hides(name: Any, value: Any) -> bool:
     if isinstance(value, int):
         return found is Verdict.ALL
     if isinstance(value, (str, bytes, bytearray)):
-        return _is_secret_text(found, value if isinstance(value, str) else value.decode("latin-1"))
+        text = value if isinstance(value, str) else value.decode("latin-1")
+        if found is Verdict.ALL or not text:
+            return bool(text)
+        is_markup = text[0] in "<[|" and text[-1] in ">]|"  # <|endoftext|>, [MASK], or a mask
+        return not is_markup and (found is Verdict.TEXT or not reads_like_words(text))
     if isinstance(value, (list, tuple, set, frozenset)):
         return any(hides(name, item) for item in value)
     return found > Verdict.MAYBE
-
-
-def _is_secret_text(found: Verdict, text: str) -> bool:
-    if found is Verdict.ALL or not text:
-        return bool(text)
-    is_markup = text[0] in "<[|" and text[-1] in ">]|"  # <|endoftext|>, [MASK], or a mask
-    return not is_markup and (found is Verdict.TEXT or not reads_like_words(text))
 
 
 def reads_like_words(text: str) -> bool:

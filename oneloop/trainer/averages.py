@@ -95,11 +95,10 @@ class WeightAverage(Part):
         return stored["average"]["count"] > 0
 
     def state(self) -> dict[str, Any]:
-        return {} if self.kind is None else {"average": {"kind": self.kind, "count": self.count}}
+        return {"average": {"kind": self.kind, "count": self.count}}
 
     def properties(self) -> dict[str, Any]:
-        names = ("ema_decay", "swa_start", "averaging_steps") if self.kind is not None else ()
-        return {name: getattr(self.context.args, name) for name in names}
+        return {name: getattr(self.context.args, name) for name in ("ema_decay", "swa_start", "averaging_steps")}
 
     def load(self, stored: dict[str, Any], source: "StoredRun") -> None:
         average = stored.get("average", {"kind": None, "count": 0})

@@ -439,21 +439,19 @@ class Epochs:
     def random_state(self) -> dict[str, Any]:
         """The RNG state of this process, now and at the start of the epoch, and its own buffers."""
         core = self.core
-        streams = self._unopened() if self.resume.is_waiting else self._opened()
+        if self.resume.is_waiting:
+            streams = self._unopened()
+        else:
+            streams = randomness.get_state(core.backend)
+            streams |= {f"{EPOCH}{name}": array for name, array in (self.streams or {}).items()}
+            now = core.backend.loaders.generator_states(self.run.plan.loader)
+            for prefix, states in (("", now), (EPOCH, self.generators)):
+                streams |= {f"{prefix}{GENERATOR}{i}": state for i, state in enumerate(states)}
+            if self.ahead is not None and self.ahead.before is not None:
+                taken, _ = self.ahead.before
+                streams |= {f"{AHEAD}{name}": array for name, array in randomness.as_arrays(taken).items()}
         for i, buffer in enumerate(core.strategy.local_buffers(core.trainer.model)):
             streams[f"{BUFFER}{i}"] = core.backend.tensors.to_numpy(buffer)
-        return streams
-
-    def _opened(self) -> dict[str, Any]:
-        core = self.core
-        streams = randomness.get_state(core.backend)
-        streams |= {f"{EPOCH}{name}": array for name, array in (self.streams or {}).items()}
-        now = core.backend.loaders.generator_states(self.run.plan.loader)
-        for prefix, states in (("", now), (EPOCH, self.generators)):
-            streams |= {f"{prefix}{GENERATOR}{i}": state for i, state in enumerate(states)}
-        if self.ahead is not None and self.ahead.before is not None:
-            taken, _ = self.ahead.before
-            streams |= {f"{AHEAD}{name}": array for name, array in randomness.as_arrays(taken).items()}
         return streams
 
     def _unopened(self) -> dict[str, Any]:
@@ -489,20 +487,17 @@ class Epochs:
                 "first_batch": data.first_batch,
             }
         if self.ahead is None or self.ahead.before is None:
-            return now | {
-                "exhausted": self._is_exhausted and now["data"] is not None,
-                "first_batch": self.first_batch,
-            }
+            # Data that keeps its own position may have no batch left: its state may be that of a new start then.
+            if self.resume.data.is_waiting:
+                is_over = self.resume.data.exhausted
+            else:
+                is_over = self.source is not None and (
+                    self.source.is_over or getattr(self.run.plan.loader, "ended", False)
+                )
+            return now | {"exhausted": is_over and now["data"] is not None, "first_batch": self.first_batch}
         before = dict(self.ahead.before[1])
         now["data"] = before.pop("data")
         return now | {"ahead": before if any(before.values()) else None}
-
-    @property
-    def _is_exhausted(self) -> bool:
-        """Whether data that keeps its own position has no batch left: its state may be that of a new start then."""
-        if self.resume.data.is_waiting:
-            return self.resume.data.exhausted
-        return self.source is not None and (self.source.is_over or getattr(self.run.plan.loader, "ended", False))
 
     def _states_of_fetch(self) -> tuple[Any, dict[str, Any]]:
         """What the fetch of a batch may change."""

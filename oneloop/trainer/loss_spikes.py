@@ -170,7 +170,7 @@ class SpikeGuard(Part):
 
     @property
     def is_active(self) -> bool:
-        return self.is_on
+        return self.is_on or bool(self.rollbacks)  # which the next checkpoint has to name as well
 
     def plan_ready(self) -> None:
         """Raise an error if the run could not return to a checkpoint."""
@@ -194,7 +194,7 @@ class SpikeGuard(Part):
     # -- called in each step
 
     def end_update(self, step: int, loss: Any) -> None:
-        if loss is not None:
+        if loss is not None and self.is_on:
             self._unread.append((step, loss, self.context.engine.norm))
 
     def check_pending(self) -> None:
@@ -366,8 +366,6 @@ class SpikeGuard(Part):
         return {name: getattr(self.context.args, name) for name in names if self.mode == "rollback"}
 
     def state(self) -> dict[str, Any]:
-        if not self.is_on and not self.rollbacks:
-            return {}
         recent = {name: [value.hex() for value in known.recent] for name, known in self.ranges.items()}
         rollbacks = [each.to_json() for each in self.rollbacks]
         found = {"version": VERSION, "recent": recent, "rollbacks": rollbacks}

@@ -52,35 +52,28 @@ class LossCurve(Part):
         self._step = step = self.context.state.global_step
         if not self.context.state.is_world_process_zero:
             return
-        path = self._path
+        path = self.context.output_dir / NAME
         if step and path.is_file():
             self._drop_later_lines(path, self.context.run_id, step)
         if is_finer_than_log(self.context, step):
             self.is_on, self.due = True, time.monotonic() + EVERY
 
-    @property
-    def _path(self) -> Path:
-        return self.context.output_dir / NAME
-
-    def _ends_point(self) -> bool:
-        return self._step % span(self.context.plan.max_steps, self._step) == 0
-
     def extend(self, losses: Iterable[float]) -> None:
         """Add the losses of the steps that follow the last one, and write the points that are complete."""
         if not self.is_on:
             return
-        points = []
+        points, max_steps = [], self.context.plan.max_steps
         for loss in losses:
             self._step += 1
             self._losses.append(loss)
-            if self._ends_point():
+            if self._step % span(max_steps, self._step) == 0:
                 points.append(self._point())
         self._write(points)
 
     def add_gap(self) -> None:
         """The step that follows the last one has no loss."""
         self._step += 1
-        if self.is_on and self._ends_point():
+        if self.is_on and self._step % span(self.context.plan.max_steps, self._step) == 0:
             self.end_point()
 
     def end_point(self) -> None:
@@ -100,7 +93,7 @@ class LossCurve(Part):
         if not self.is_on or not points:
             return
         points[-1]["time"] = round(time.time(), 3)  # earlier ones were not written when they were computed
-        path = self._path
+        path = self.context.output_dir / NAME
         lines = [json.dumps({"run": self.context.run_id, **point}).encode() for point in points]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -175,8 +175,8 @@ class Part:
 
     @property
     def is_active(self) -> bool:
-        """Whether it needs the events of steps; asked once, before the first one. Checkpoints are stored and loaded
-        regardless."""
+        """Whether it takes part in the steps and saves of this run; asked before the first step. `load` is called
+        regardless: the checkpoint may be of a run in which it did."""
         return True
 
     @property
@@ -362,17 +362,8 @@ class Hooks:
 
     @classmethod
     def of(cls, parts: "Parts") -> "Hooks":
-        active = [part for part in parts if part.is_active]
-        return cls(
-            **{
-                event.name: tuple(
-                    getattr(part, event.name)
-                    for part in active
-                    if getattr(type(part), event.name) is not getattr(Part, event.name)
-                )
-                for event in fields(cls)
-            }
-        )
+        names = [event.name for event in fields(cls)]
+        return cls(**{name: tuple(getattr(part, name) for part in parts.having(name)) for name in names})
 
 
 class Parts:
@@ -380,9 +371,23 @@ class Parts:
 
     def __init__(self) -> None:
         self._by_name: dict[str, Part] = {}
+        self._having: dict[str, tuple[Part, ...]] = {}  # by the name of the method, once training starts
 
     def add(self, part: Part) -> None:
         self._by_name[part.name] = part
+
+    def start(self) -> None:
+        """Before the first step: which parts are active, and which of their methods are called."""
+        events = [name for name, value in vars(Part).items() if callable(value) and not name.startswith("_")]
+        self._having = {event: self._find(event) for event in events}
+
+    def having(self, event: str) -> tuple[Part, ...]:
+        """The active parts that override this method; the others need not be called."""
+        return self._having[event] if self._having else self._find(event)
+
+    def _find(self, event: str) -> tuple[Part, ...]:
+        default = getattr(Part, event)
+        return tuple(part for part in self if getattr(type(part), event) is not default and part.is_active)
 
     def __iter__(self) -> Iterator[Part]:
         return iter(self._by_name.values())
@@ -408,18 +413,20 @@ class Parts:
 
     def state(self) -> dict[str, Any]:
         """What run.json has of all parts."""
-        return {key: value for part in self for key, value in part.state().items()}
+        return {key: value for part in self.having("state") for key, value in part.state().items()}
 
     def process_states(self) -> dict[str, Any]:
         """What this process alone has of them."""
-        return {part.name: state for part in self if (state := part.process_state()) is not None}
+        states = ((part.name, part.process_state()) for part in self.having("process_state"))
+        return {name: state for name, state in states if state is not None}
 
     def properties(self) -> dict[str, Any]:
-        return {key: value for part in self for key, value in part.properties().items()}
+        return {key: value for part in self.having("properties") for key, value in part.properties().items()}
 
     def checkpoints_to_keep(self) -> tuple[Path, ...]:
         """Those that rotation must not delete."""
-        return tuple(path for part in self if (path := part.checkpoint_to_keep()) is not None)
+        paths = (part.checkpoint_to_keep() for part in self.having("checkpoint_to_keep"))
+        return tuple(path for path in paths if path is not None)
 
     def load(self, source: "StoredRun") -> None:
         """Continue all of them from a checkpoint."""

@@ -260,6 +260,7 @@ class Run:
         self.checkpointer.model_files.finite_values.start()
         for part in self.parts:
             part.begin_run()
+        self.parts.start()
         self.hooks = Hooks.of(self.parts)
         self.skipped_steps = frozenset(step for part in self.parts for step in part.skipped_steps)
         self.events.start(None if checkpoint is None else checkpoint.path)
@@ -400,7 +401,7 @@ class Run:
         """After the last step: pending checks on the device, the best model, and the metrics of the whole run."""
         core, trainer, plan = self.core, self.trainer, self.plan
         args, state = trainer.args, trainer.state
-        for part in self.parts:
+        for part in self.parts.having("check_pending"):
             part.check_pending()
         self.checkpointer.wait()
         for part in self.parts:

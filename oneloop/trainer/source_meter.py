@@ -247,8 +247,7 @@ class SourceMeter(Part):
         return self.backend.tensors.to_numpy(values)
 
     def before_save(self) -> None:
-        if self.is_active:
-            self._add_up()
+        self._add_up()
 
     def _add_up(self) -> None:
         """The sums of all batches. A collective on several processes, and a host sync."""
@@ -272,8 +271,6 @@ class SourceMeter(Part):
         return logs
 
     def state(self) -> dict[str, Any]:
-        if not self.is_active:
-            return {}
         return {"sources": {name: list(values) for name, *values in zip(self.names, *self.of_all.lists())}}
 
     def load(self, stored: dict[str, Any], source: "StoredRun") -> None:

@@ -52,17 +52,13 @@ def by_parameter(keys: Iterable[str], own: Iterable[str], source: str) -> dict[s
     return found
 
 
-def without_state(data: Mapping[str, Any], with_state: Iterable[str]) -> list[str]:
-    """The parameters for which the optimizer has no state: they have not had a gradient yet, or need none."""
-    known = set(with_state)
-    return [name for group in data["groups"] for name in group["names"] if name not in known]
-
-
 def with_stateless_parameters(data: dict[str, Any], with_state: Iterable[str]) -> dict[str, Any]:
     """What run.json has of an optimizer, with a note of the parameters without a state, so that a checkpoint from which
     some are missing is recognised."""
     data = {key: value for key, value in data.items() if key != "stateless"}
-    missing = without_state(data, with_state)
+    known = set(with_state)
+    # Parameters that have not had a gradient yet, or need none.
+    missing = [name for group in data["groups"] for name in group["names"] if name not in known]
     if not missing:
         return data
     return data | {"stateless": True if len(missing) == sum(len(g["names"]) for g in data["groups"]) else missing}

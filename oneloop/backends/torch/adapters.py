@@ -26,19 +26,18 @@ PREFIX = "base_model.model."  # of the keys in files; the tensors of a model wit
 
 
 def is_adapter(model: nn.Module) -> bool:
-    """Whether it trains and saves only an adapter: PEFT's wrapper is around it, or an adapter is inside of it."""
-    return is_wrapped(model) or _has_adapter(model)
+    """Whether it trains and saves only an adapter: PEFT's wrapper is around it, or transformers' add_adapter or
+    load_adapter has put one into the model itself. With several active ones it is saved as a whole, since transformers
+    saves one."""
+    inner: Any = model
+    return is_wrapped(model) or (
+        bool(getattr(inner, "_hf_peft_config_loaded", False)) and len(inner.active_adapters()) == 1
+    )
 
 
 def is_wrapped(model: nn.Module) -> bool:
     """Whether PEFT's wrapper is around the base model."""
     return any(base.__name__ == "PeftModel" and base.__module__.startswith("peft.") for base in type(model).__mro__)
-
-
-def _has_adapter(model: Any) -> bool:
-    """Whether transformers' add_adapter or load_adapter has put an adapter into the model itself. With several active
-    ones it is saved as a whole, since transformers saves one."""
-    return bool(getattr(model, "_hf_peft_config_loaded", False)) and len(model.active_adapters()) == 1
 
 
 def prepends_prompt(model: Any) -> bool:

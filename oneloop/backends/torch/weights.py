@@ -337,8 +337,8 @@ def _states(optimizer: Any) -> dict[Any, dict[str, Any]]:
     """The state of each parameter, with what some optimizers (GrokAdamW) keep in dicts of its group."""
     found = {p: dict(state) for p, state in optimizer.state.items()}
     for group in optimizer.param_groups:
-        for key in filter(lambda key: _is_by_parameter(group[key]), group):
-            for p, value in group[key].items():
+        for key, option in group.items():
+            for p, value in option.items() if _is_by_parameter(option) else ():
                 found.setdefault(p, {})[f"{_OF_GROUP}{key}"] = value
     return found
 
@@ -354,7 +354,11 @@ def group_options(optimizer: Any, names: dict[int, str]) -> list[dict[str, Any]]
     found = []
     for group in optimizer.param_groups:
         options = plain_options(group)
-        _warn_of_unsaved(optimizer, options, group)
+        for key, value in options.items():
+            # Functions are the same in a new optimizer; the value of another object may have changed since.
+            is_empty = isinstance(group[key], dict) and not group[key]
+            if _is_unsaved(value) and not is_empty and not callable(group[key]):
+                _warn_once(type(optimizer).__name__, key, type(group[key]).__name__)
         if isinstance(options.get("initial_lr"), float) and options["initial_lr"] == usual:
             del options["initial_lr"]
         found.append({"names": [names[id(p)] for p in group["params"]]} | options)
@@ -364,14 +368,6 @@ def group_options(optimizer: Any, names: dict[int, str]) -> list[dict[str, Any]]
 def plain_options(group: dict[str, Any]) -> dict[str, Any]:
     """The options of a parameter group as plain data."""
     return {key: _plain(value) for key, value in group.items() if key != "params" and not _is_by_parameter(value)}
-
-
-def _warn_of_unsaved(optimizer: Any, options: dict[str, Any], group: dict[str, Any]) -> None:
-    """Functions are the same in a new optimizer; the value of another object may have changed since."""
-    for key, value in options.items():
-        is_empty = isinstance(group[key], dict) and not group[key]
-        if _is_unsaved(value) and not is_empty and not callable(group[key]):
-            _warn_once(type(optimizer).__name__, key, type(group[key]).__name__)
 
 
 @cache
