@@ -29,7 +29,7 @@ _NUMPY_TYPES = {
     dtype: np.dtype({"F": "f", "I": "i"}.get(dtype.rstrip("0123456789"), "u") + str(bits // 8))
     for dtype, bits in _BITS.items()
 } | {"BOOL": np.dtype(bool)}
-# By which tensors are ordered in a file: the digits of the type, so that wide elements come first.
+# By which tensors are ordered in a file: the digits of the type, so that wide elements come first (and F8 before all).
 _WIDTHS = {dtype: int("".join(c for c in dtype if c.isdigit()) or 8) for dtype in _BITS}
 _ENTRY = record(
     {
