@@ -32,7 +32,10 @@ PARTS = {
     ),
     "loss spikes": (r"trainer/loss_spikes|parts/(loss_)?spikes", r"SpikeGuard|loss_spikes|\bspikes\b|RolledBack"),
     "nonfinite": (r"trainer/nonfinite|parts/nonfinite", r"NonfiniteUpdates|(?<!args\.)\bnonfinite\b"),
-    "averages": (r"trainer/averages|parts/averages", r"WeightAverage|\baverages\b|(?<!losses)\.average\b"),
+    "averages": (
+        r"trainer/(averages|logged_metrics)|parts/averages",
+        r"WeightAverage|\baverages\b|(?<!losses)\.average\b",
+    ),
     "loss curve": (r"trainer/(loss_curve|losses)|parts/(loss_)?curve", r"LossCurve|loss_curve|\bcurve\b"),
     "meters": (r"trainer/(meter|losses)|parts/meters?", r"LossMeter|WorkMeter|\bmeter\.(losses|work)\b"),
     "storage": (
