@@ -271,6 +271,10 @@ def test_a_part_is_not_asked_for_events_that_it_does_not_have():
     hooks = vars(Hooks.of(parts))
     assert {event for event, called in hooks.items() if called} == {"end_micro_batch", "end_update", "log"}
     assert all(len(called) <= 1 for called in hooks.values())
+    parts.start()
+    assert [part.name for part in parts.having("state")] == [NormMean.name], "nor in a save"
+    parts["inactive"].is_active = True
+    assert len(parts.having("state")) == 1, "it was asked before the first step"
 
 
 def main(folder, name, checkpoint=None):

@@ -180,6 +180,19 @@ def test_with_model_init_and_another_number_of_samples_afterwards(backend, argum
 
 
 @pytest.mark.rare_on("mindspore", "paddle")
+def test_a_run_without_it_goes_on_to_name_the_steps_left_out(backend, trained, tmp_path):
+    """It looks at no loss of its own."""
+    at = At(step16=lambda control, runs: setattr(control, "should_save", runs > 1))
+    trained(backend.classifier(), planted(BAD), callbacks=[at], **RUN | GUARD)
+    before = stored(tmp_path / "out", 16)["spikes"]
+    off = {"loss_spike": "off", "resume": str(tmp_path / "out" / "checkpoint-16"), "output_dir": str(tmp_path / "off")}
+    trainer = trained(backend.classifier(), planted(BAD), **RUN | GUARD | off)
+    assert BAD not in logged(trainer)
+    after = stored(tmp_path / "off", 20)["spikes"]
+    assert after["rollbacks"] == before["rollbacks"] != [] and after["recent"] == before["recent"]
+
+
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_two_spikes_and_several_steps_left_out(backend, trained, tmp_path):
     trainer = trained(
         backend.classifier(), planted(12, BAD), loss_spike_skip_steps=4, loss_spike_limit=1, **RUN | GUARD
