@@ -641,9 +641,15 @@ class Tracing(Protocol):
     def read(self, vectors: Sequence[Any]) -> np.ndarray:
         """Vectors of equal lengths as the rows of an array. A host sync."""
 
-    def noisy(self, tensor: Any, noise: Any, relative: float, absolute: Any = None) -> Any:
-        """The tensor with rounding errors: noise relative to each value and to the mean square of its row, or
-        absolute."""
+    def repeated(self, pool: Any, start: int, count: int) -> Any:
+        """So many values from a vector that is repeated, beginning with number `start`."""
+
+    def noisy(self, tensor: Any, noise: tuple[Any, Any], relative: float) -> Any:
+        """The tensor with rounding errors, half of which are relative to each value, and half to the norm of its row. Its
+        gradient is that of the tensor."""
+
+    def noisy_weight(self, weight: Any, noise: tuple[Any, Any], relative: float, absolute: Any) -> Any:
+        """A plain tensor with errors relative to each value, and errors of the same size for all."""
 
     def gradient_of(self, parameter: Any) -> Any:
         """The accumulated gradient, if it is dense."""

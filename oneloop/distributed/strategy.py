@@ -12,6 +12,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..formats.digests import Positions
 from .collectives import ProcessGroup
 from .mesh import SINGLE, Mesh, Splits
 
@@ -172,6 +173,11 @@ class Strategy:
     def mean(self, loss: Any) -> Any:
         """The mean of a loss over the processes: a scalar on the device, or None if nothing was computed."""
         return loss
+
+    def positions_in(self, layer: Any) -> tuple[Positions, ...]:
+        """Which positions of the sequences activations of this layer may have in the current forward pass; () for all of
+        them."""
+        return ()
 
     # -- evaluations and checkpoints
 

@@ -10,7 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ UNMEASURED = 64.0  # roundings of the norm, where rounding errors were not measu
 # A measured rounding is limited to that many roundings of the norm, or of what such norms usually are: where an update
 # computes something else when it is computed again, the rest is not rounding.
 CHAOS = 3e4
+FEW = 8  # values of a tensor, for which a measured rounding is uncertain: it is at least the usual one
 HALVES = {"fp16": "float16", "bf16": "bfloat16"}
 DIVIDING = {"tensor", "sequence", "expert"}  # axes of the mesh along which activations are divided
 MEASURED = ("input", "output", "output_gradient", "input_gradient", "gradient")
@@ -174,6 +176,7 @@ class Step:
             kind: float(np.median([record.norm for record in a.records if record.kind == kind] or [0.0]))
             for kind in MEASURED
         }
+        self.shares = math.hypot(*(_usual_share(trace) for trace in (a, b)))
         self.layers = {record.name: record.type for record in a.records if record.type or record.kind == "output"}
 
     @property
@@ -202,6 +205,12 @@ class Step:
                     return self._finding(pair, pairs)
                 self.largest = max(self.largest, pair.ratio)
             agreed.update(TITLES[each.a.kind] for each in pairs)
+        return self._compare_options()
+
+    def _compare_options(self) -> Finding | None:
+        """Options of the optimizer whose effect in this step is within rounding."""
+        for option in other_options(self.a, self.b):
+            return Finding(self.a.step, OPTIONS[option.name], ALL, "", f"{option}, with an effect within rounding")
         return None
 
     def _compare_batch(self) -> Finding | None:
@@ -254,6 +263,8 @@ class Step:
         if a.kind in MEASURED:
             most = CHAOS * max(norm, self.usual[a.kind]) * self._rounding_of(a, b)
         expected = math.hypot(min(a.rounding, most), min(b.rounding, most), PRECISION * norm)
+        if a.kind in MEASURED and math.prod(a.shape) < FEW:
+            expected = math.hypot(expected, self.shares * norm)
         if not (self.a.has_rounding and self.b.has_rounding) and a.kind not in ("weight", "buffer"):
             expected = math.hypot(expected, UNMEASURED * self._rounding_of(a, b) * norm)
         reason = ""
@@ -298,6 +309,8 @@ class Step:
             return kind, owner
         same = [each for each in pairs if each.a.kind == record.kind and each.a.item == record.item]
         differing = [each.a.name for each in same if each.differs]
+        if any(OPTIONS[option.name] == kind for option in other_options(self.a, self.b)):
+            return kind, ALL
         is_of_all = len({name.rpartition(".")[0] for name in differing}) > 1 and len(differing) >= MANY * len(same)
         if record.kind == "gradient" and (is_of_all or "copies" in pair.reason):
             kind = ACCUMULATION
@@ -310,6 +323,52 @@ class Step:
             if name in self.layers:
                 break
         return name
+
+
+def _usual_share(trace: Trace) -> float:
+    """The rounding of outputs, relative to their norms."""
+    shares = [record.rounding / record.norm for record in trace.records if record.kind == "output" and record.norm]
+    return float(np.median(shares or [0.0]))
+
+
+class Option(NamedTuple):
+    """An option of the optimizer that the runs have different values of, by group."""
+
+    name: str
+    a: list[float]
+    b: list[float]
+
+    def __str__(self) -> str:
+        ours, theirs = (", ".join(f"{value:.9g}" for value in values) for values in (self.a, self.b))
+        return f"{self.name}: {ours} in A, {theirs} in B"
+
+
+OPTIONS = {
+    "beta1": STATE,
+    "beta2": STATE,
+    "momentum": STATE,
+    "learning_rate": UPDATE,
+    "eps": UPDATE,
+    "weight_decay": UPDATE,
+}
+
+
+def other_options(a: Trace, b: Trace) -> list[Option]:
+    """Those that both runs have, with values that are not the same in float32."""
+    found = (Option(name, _values(a, name), _values(b, name)) for name in OPTIONS)
+    return [each for each in found if each.a and each.b and not _equal(each.a, each.b)]
+
+
+def _values(trace: Trace, name: str) -> list[float]:
+    settings = trace.settings
+    groups = settings.get("groups")
+    rows = [settings] if name == "learning_rate" else groups if isinstance(groups, list) else []
+    found = (row.get(name) for row in rows if isinstance(row, dict))
+    return sorted({value for value in found if isinstance(value, (int, float))})
+
+
+def _equal(ours: list[float], theirs: list[float]) -> bool:
+    return len(ours) == len(theirs) and all(map(partial(math.isclose, rel_tol=1e-6), ours, theirs))
 
 
 def _describe(record: Record) -> str:

@@ -7,8 +7,9 @@ import numpy as np
 
 from ..formats import digests
 from ..formats.trace_file import Record, Trace
-from .comparison import ACCUMULATION, CLIPPING, GRADIENT, INPUT, STATE, UPDATE, Finding, Step
+from .comparison import ACCUMULATION, CLIPPING, GRADIENT, INPUT, STATE, UPDATE, Finding, Step, other_options
 
+LOSS = "(loss)"
 CLOSE = 0.02  # of the difference may be left unexplained
 
 
@@ -137,6 +138,8 @@ def _scale(finding: Finding, a: Record, b: Record, step: Step) -> Iterator[str]:
         yield f"the change in B is {factor:.6g} times that in A: another learning rate"
     elif finding.kind in (GRADIENT, ACCUMULATION):
         yield f"all gradients of B are {factor:.6g} times those of A: {_divisor(factor, step)}"
+    elif a.name == LOSS:
+        yield f"the loss of B is {factor:.6g} times that of A: {_divisor(factor, step)}"
     else:
         yield f"B has {factor:.6g} times the values of A"
 
@@ -190,16 +193,9 @@ def _missing_part(step: Step) -> Iterator[str]:
 def _settings(finding: Finding, step: Step) -> Iterator[str]:
     """Arguments that differ and concern this kind of difference."""
     a, b = step.a.settings, step.b.settings
-    names = {CLIPPING: ("max_grad_norm",), UPDATE: ("optimizer", "learning_rate"), STATE: ("optimizer",)}
+    names = {CLIPPING: ("max_grad_norm",), UPDATE: ("optimizer",), STATE: ("optimizer",)}
     for name in names.get(finding.kind, ()):
         if a.get(name) != b.get(name):
             yield f"{name}: {a.get(name)} in A, {b.get(name)} in B"
     if finding.kind in (UPDATE, STATE):
-        for key in ("beta1", "beta2", "eps", "weight_decay", "momentum"):
-            values = [sorted({group.get(key) for group in one.get("groups", ()) if key in group}) for one in (a, b)]
-            if values[0] != values[1] and all(values):
-                yield f"{key}: {_shown(values[0])} in A, {_shown(values[1])} in B"
-
-
-def _shown(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
+        yield from map(str, other_options(step.a, step.b))

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,6 +108,35 @@ def activation_axes(
         roles = _places(len(shape) + 1, 0)
         return tuple(map(Axis, roles, (rows, inner, *shape[1:]), (0, 0, *offsets[1:]), (rows, inner, *sizes[1:])))
     return tuple(map(Axis, _places(len(shape), None), shape, offsets, sizes))
+
+
+class Positions(NamedTuple):
+    """Which positions of the sequences a process has where they are divided, or padded to be divided."""
+
+    given: int  # in tensors, with padding
+    start: int
+    count: int  # without padding
+    length: int  # of the whole sequences
+
+    @classmethod
+    def of_part(cls, number: int, part: int, length: int) -> "Positions":
+        """Part `number` of sequences that are divided into parts of this size."""
+        start = min(number * part, length)
+        return cls(part, start, min(part, length - start), length)
+
+
+def at_positions(
+    axes: tuple[Axis, ...], possible: Sequence[Positions]
+) -> tuple[tuple[Axis, ...], tuple[slice, ...] | None]:
+    """The axes of an activation that has one of these positions of whole sequences, and the slices that leave out the
+    padding. The axis of positions is the first one that has as many, apart from that of the samples."""
+    for positions in possible:
+        for place, axis in enumerate(axes):
+            if axis.role != SAMPLES and axis.count == positions.given:
+                own = Axis(axis.role, positions.count, positions.start, positions.length)
+                slices = (*(slice(None) for _ in axes[:place]), slice(positions.count))
+                return (*axes[:place], own, *axes[place + 1 :]), slices
+    return axes, None
 
 
 def _places(dims: int, samples: int | None) -> list[str]:

@@ -1,19 +1,21 @@
 """Digests of what the layers of a model compute in one pass over the micro-batches of an update."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..formats import digests
-from ..formats.digests import Axis, ProjectionFactors
+from ..formats.digests import Axis, Positions, ProjectionFactors
 
-# Noise that stands for rounding errors, in units of half a unit in the last place. In half precision there are more of
-# them: of casts, and of operations between layers.
-NOISE = {"float16": 4.0, "bfloat16": 4.0}
+# Noise that stands for rounding errors, in units of half a unit in the last place: one rounding is 0.6 of them on average.
+# In half precision a layer rounds its input, its weight and its result; in float32, sums in another order add to that.
+NOISE = {"float16": 1.0, "bfloat16": 1.0}
 USUAL_NOISE = 2.0
-POOL = 1 << 18  # random numbers that noise is taken from
+POOL = 262139  # random numbers that noise is taken from; a prime, so that repetitions do not meet in a column
 
 
 def noise_of(dtype: str) -> float:
@@ -40,6 +42,7 @@ class Entry:
     vectors: list[tuple[Any, float]] = field(default_factory=list)  # with the factor of each
     transposed: Any = None
     is_of_batch: bool = False  # processes with other batches have other values
+    is_averaged: bool = False  # the values of all processes whose gradients are averaged add up
     samples: int = 0  # in all micro-batches
 
 
@@ -52,17 +55,19 @@ class Noise:
         self._pool = self._random.standard_normal(POOL).astype(np.float32)
         self._constants: dict[str, Any] = {}
 
-    def like(self, tensor: Any) -> Any:
-        """As many numbers as the local part of the tensor has, on its device."""
+    def pair(self, tensor: Any) -> tuple[Any, Any]:
+        """Twice as many numbers as the local part of the tensor has, in its shape and on its device."""
         local = self._tracing.piece(tensor)[0]
-        count = int(np.prod(tuple(local.shape), dtype=np.int64))
+        shape = list(local.shape)
         key = str(getattr(local, "device", getattr(local, "place", "")))
         if key not in self._constants:
             self._constants[key] = self._tracing.constant(self._pool, local)
-        pool, start = self._constants[key], int(self._random.integers(0, POOL // 2))
-        if start + count <= POOL:
-            return pool[start : start + count]
-        return self._tracing.constant(np.resize(np.roll(self._pool, -start), count), local)
+        pool, count = self._constants[key], math.prod(shape)
+        first, second = (
+            self._tracing.repeated(pool, int(start), count).reshape(shape)
+            for start in self._random.integers(0, POOL // 2, 2)
+        )
+        return first, second
 
 
 class Factors:
@@ -91,9 +96,16 @@ class Factors:
 class Collector:
     """Attached to the layers for one pass. With noise, every output and every gradient gets rounding errors."""
 
-    def __init__(self, tracing: Any, factors: Factors, gradient_factor: float, noise: Noise | None = None) -> None:
+    def __init__(
+        self,
+        tracing: Any,
+        factors: Factors,
+        gradient_factor: float,
+        positions_in: Callable[[Any], tuple[Positions, ...]],
+        noise: Noise | None = None,
+    ) -> None:
         self.tracing, self.factors, self.noise = tracing, factors, noise
-        self.gradient_factor = gradient_factor
+        self.gradient_factor, self._positions_in = gradient_factor, positions_in
         self.entries: dict[Key, Entry] = {}
         self.is_open = False  # within a micro-batch that counts
         self._micro_batch = 0
@@ -152,7 +164,7 @@ class Collector:
         if not self.tracing.is_floating(value):
             return value
         if not self._in_backward and id(value) not in self._known:
-            self._record(key, value, layer, self.tracing.piece)
+            self._record(key, value, layer, self.tracing.piece, self._positions_in(layer))
             self._known[id(value)] = value
         if not self.tracing.has_gradient(value):
             return value
@@ -188,15 +200,15 @@ class Collector:
         if not self._in_backward:
             if id(value) in self._outputs:  # of a layer inside of this one
                 return value
-            self._record(key, value, layer, lambda tensor: self.tracing.output_piece(layer, tensor))
+            pieces = partial(self.tracing.output_piece, layer)
+            self._record(key, value, layer, pieces, self._positions_in(layer))
         if self.noise is not None:
             relative = noise_of(self.tracing.dtype_of(value))
-            value = self.tracing.noisy(value, self.noise.like(value), relative)
+            value = self.tracing.noisy(value, self.noise.pair(value), relative)
         self._known[id(value)] = value
         self._outputs.add(id(value))
         if self.tracing.has_gradient(value):
-            pieces = lambda tensor: self.tracing.output_piece(layer, tensor)  # noqa: E731
-            self._listen(value, key._replace(kind="output_gradient"), layer, pieces)
+            self._listen(value, key._replace(kind="output_gradient"), layer, partial(self.tracing.output_piece, layer))
         return value
 
     @staticmethod
@@ -204,29 +216,42 @@ class Collector:
         return key._replace(item=f"{key.item}.{name}" if key.item else name)
 
     def _listen(self, tensor: Any, key: Key, layer: Any, pieces: Callable[[Any], Any]) -> None:
+        positions = self._positions_in(layer)  # those of the forward pass
+
         def received(gradient: Any) -> Any:
             if not self._in_backward:
                 self._in_backward = True
                 self._forget()
             if not self.is_open:
                 return None
-            self._record(key, gradient, layer, pieces, self.gradient_factor)
+            self._record(key, gradient, layer, pieces, positions, self.gradient_factor)
             if self.noise is None:
                 return None
             relative = noise_of(self.tracing.dtype_of(gradient))
-            return self.tracing.noisy(gradient, self.noise.like(gradient), relative)
+            return self.tracing.noisy(gradient, self.noise.pair(gradient), relative)
 
         self.tracing.on_gradient(tensor, received)
 
-    def _record(self, key: Key, tensor: Any, layer: Any, pieces: Callable[[Any], Any], factor: float = 1.0) -> None:
+    def _record(
+        self,
+        key: Key,
+        tensor: Any,
+        layer: Any,
+        pieces: Callable[[Any], Any],
+        positions: tuple[Positions, ...],
+        factor: float = 1.0,
+    ) -> None:
         local, offsets, sizes = pieces(tensor)
-        axes = digests.activation_axes(tuple(local.shape), self.factors.rows, offsets, sizes)
+        whole = digests.activation_axes(tuple(local.shape), self.factors.rows, offsets, sizes)
+        axes, slices = digests.at_positions(whole, positions)
+        if slices is not None:
+            local = local.reshape([axis.count for axis in whole])[slices]
         is_gradient = key.kind.endswith("gradient")
         is_of_batch = is_gradient or digests.has_samples(axes)
         known = self.entries.get(key)
         if known is None:
-            kind = "" if layer is None else type(layer).__name__
-            known = Entry(kind, self.tracing.dtype_of(tensor), axes, is_of_batch=is_of_batch)
+            kind, dtype = type(layer).__name__, self.tracing.dtype_of(tensor)
+            known = Entry(kind, dtype, axes, is_of_batch=is_of_batch, is_averaged=is_gradient)
             self.entries[key] = known
         known.vectors.append((self.factors.digest(local, axes), factor))
         known.samples += self.factors.rows or 0

@@ -43,18 +43,19 @@ class Piece(NamedTuple):
 def piece_of(
     key: Key,
     entry: Entry,
-    batch: int,
+    place: tuple[int, int],
     rows: list[np.ndarray],
     noisy: list[list[np.ndarray] | None],
     transposed: np.ndarray | None,
     spread: float,
 ) -> Piece:
     """What this process has recorded of a tensor. `rows` and `noisy`: the digests of its micro-batches, and those that
-    were computed again with noise; `batch`: the index of the batch that this process computes."""
+    were computed again with noise; `place`: which batch this process computes, and which it is of those whose gradients
+    are averaged."""
     return Piece(
         key,
         _facts(entry),
-        _where(entry, batch),
+        _where(entry, *place),
         _row(entry, rows),
         [None if one is None else _row(entry, one) for one in noisy],
         transposed,
@@ -69,9 +70,13 @@ def _facts(entry: Entry) -> Facts:
     return Facts(entry.type, entry.dtype, digests.canonical_shape(entry.axes), samples)
 
 
-def _where(entry: Entry, batch: int) -> tuple[Any, ...]:
+def _where(entry: Entry, batch: int, replica: int) -> tuple[Any, ...]:
     """Which part of the tensor this process has: processes with the same part have copies."""
-    return (batch if entry.is_of_batch else None, *((axis.start, axis.count) for axis in entry.axes))
+    return (
+        batch if entry.is_of_batch else None,
+        replica if entry.is_averaged else None,
+        *((axis.start, axis.count) for axis in entry.axes),
+    )
 
 
 def merge_records(every: list[list[Piece]]) -> list[Record]:
@@ -86,7 +91,7 @@ def merge_records(every: list[list[Piece]]) -> list[Record]:
 def _merged(key: Key, places: dict[tuple[Any, ...], list[Piece]]) -> Record:
     firsts = [copies[0] for copies in places.values()]
     facts = firsts[0].facts
-    total = Digest.total([piece.row for piece in firsts])
+    total = _total(places)
     shape = facts.shape
     if facts.samples is not None:
         of_batches = {where[0]: copies[0].facts.samples or 0 for where, copies in places.items()}
@@ -111,6 +116,21 @@ def _merged(key: Key, places: dict[tuple[Any, ...], list[Piece]]) -> Record:
         parts=[_number(number) for number in parts] if len(parts) > 1 else None,
         replicas=_number(max(_apart([copy.row for copy in copies]) for copies in places.values()) + firsts[0].varies),
     )
+
+
+def _total(places: dict[tuple[Any, ...], list[Piece]]) -> Digest:
+    """The digest of the whole tensor. Of what is averaged, equal parts of a batch are shares of one tensor."""
+    shares: dict[tuple[Any, ...], list[np.ndarray]] = {}
+    for (batch, _, *axes), copies in places.items():
+        shares.setdefault((batch, *axes), []).append(copies[0].row)
+    rows: list[np.ndarray] = []
+    for each in shares.values():
+        if len(each) > 1 and all(np.array_equal(row, each[0]) for row in each):
+            whole = each[0] * len(each)
+            whole[digests.BAD] = each[0][digests.BAD]
+            each = [whole]
+        rows.extend(each)
+    return Digest.total(rows)
 
 
 def _projections(row: np.ndarray) -> np.ndarray:
@@ -146,6 +166,7 @@ def carry_rounding(trace: Trace, carried: dict[Key, float]) -> dict[Key, float]:
     groups = trace.settings["groups"]
     first = max((_SINGLE / max(1 - group.get("beta1", 0.0), _SINGLE) for group in groups), default=_SINGLE)
     second = max((_SINGLE / max(1 - group.get("beta2", 0.0), _SINGLE) for group in groups), default=_SINGLE)
+    newest = max((1 - group.get("beta2", 0.0) for group in groups), default=1.0)  # the weight of this gradient
     left: dict[Key, float] = {}
     for each in trace.records:
         gradient = known.get(("gradient", each.name, "", 0))
@@ -155,12 +176,12 @@ def carry_rounding(trace: Trace, carried: dict[Key, float]) -> dict[Key, float]:
         elif each.kind == "clipped":
             each.rounding = share * each.norm
         elif each.kind == "state" and gradient is not None:
-            if each.item.endswith("_sq"):  # the change of a square, by its largest value
-                share = 2.0 * gradient.rounding / max(gradient.largest, 1e-30)
-            is_square = each.item.endswith("_sq")
-            share = math.hypot(share, second if is_square else first)
-            least = gradient.rounding**2 if is_square else 0.0  # of a gradient that is nothing but rounding
-            each.rounding = math.hypot(share * each.norm, least, carried.get(Key(*each.key), 0.0))
+            if each.item.endswith("_sq"):
+                clipped = known.get(("clipped", each.name, "", 0), gradient)
+                moved = _rounding_of_square(each, clipped, share * clipped.norm, newest)
+                each.rounding = math.hypot(moved, second * each.norm, carried.get(Key(*each.key), 0.0))
+            else:
+                each.rounding = math.hypot(math.hypot(share, first) * each.norm, carried.get(Key(*each.key), 0.0))
             left[Key(*each.key)] = each.rounding
         elif each.kind == "update":
             weight = known.get(("weight", each.name, "", 0))
@@ -171,6 +192,15 @@ def carry_rounding(trace: Trace, carried: dict[Key, float]) -> dict[Key, float]:
             each.rounding = math.hypot(each.rounding, carried.get(Key("buffer", each.name), 0.0))
             left[Key("buffer", each.name)] = each.rounding
     return left
+
+
+def _rounding_of_square(square: Record, gradient: Record, rounding: float, weight: float) -> float:
+    """How far rounding moves an average of squared gradients, in which the newest has this weight: by 2 g e + e^2, where
+    the errors e are equally large everywhere, or in proportion to the gradient g, whichever is more."""
+    error = rounding / math.sqrt(max(1, math.prod(gradient.shape)))
+    largest = min(square.norm, weight * gradient.largest * gradient.norm)  # of the norm of weight * g^2
+    proportional = 2.0 * rounding / max(gradient.norm, 1e-30) * largest
+    return math.hypot(2.0 * weight * error * gradient.norm, proportional, weight * error * rounding)
 
 
 def _number(value: float) -> float:

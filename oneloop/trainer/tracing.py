@@ -163,9 +163,9 @@ class Recording:
         self._rate = _finite(context.trainer._get_learning_rate())
 
     def _new_collector(self, noise: Noise | None = None) -> Collector:
-        # Gradients are averaged over the batches of all processes; see distributed/strategy.py.
-        factor = 1.0 / (self._scale * self.context.mesh.num_batches)
-        return Collector(self.tracing, self.factors, factor, noise)
+        strategy = self.context.engine.strategy
+        factor = 1.0 / (self._scale * strategy.replicas.size)  # gradients are averaged; see distributed/strategy.py
+        return Collector(self.tracing, self.factors, factor, strategy.positions_in, noise)
 
     def _place(self, name: str) -> tuple[str, str]:
         """The common name of a parameter or buffer, and the letters of its axes."""
@@ -244,8 +244,8 @@ class Recording:
             for name, p in self._weights:
                 local = tracing.piece(p)[0]
                 relative = noise_of(dtype or tracing.dtype_of(p))
-                value = tracing.noisy(self._before[name], noise.like(local), relative, self._drift.get(name, 0.0))
-                tracing.write(local, value)
+                drift = self._drift.get(name, 0.0)
+                tracing.write(local, tracing.noisy_weight(self._before[name], noise.pair(local), relative, drift))
             yield
         finally:
             for name, p in self._weights:
@@ -346,7 +346,7 @@ class Recording:
             piece_of(
                 key,
                 entry,
-                context.mesh.batch_index,
+                (context.mesh.batch_index, context.engine.strategy.replicas.rank),
                 real[key],
                 [one.get(key) for one in noisy],
                 transposed.get(key),

@@ -37,7 +37,10 @@ EXPECTED = {
     "unscaled scores": (None, "activation"),
     "scaled residual": (None, "activation"),
     "dropout": (None, "activation"),
+    "order of dropout": (None, "activation"),
+    "missing slice": (None, "activation"),
     "scaled loss": ("", "activation"),
+    "sum as loss": ("(loss)", "activation"),
     "doubled gradient": (None, "gradient"),
     "no gradient": (None, "gradient"),
     "doubled gradient of a weight": (None, "gradient"),
@@ -65,6 +68,8 @@ PLACES = {
     "unscaled scores": ("blocks.0.attention", "blocks.1.attention"),
     "scaled residual": ("blocks.0", "blocks.1"),
     "dropout": ("blocks.0.drop", "blocks.1.drop"),
+    "order of dropout": ("blocks.0.drop", "blocks.1.drop"),
+    "missing slice": ("blocks.0.mlp.outer", "blocks.1.mlp.outer"),
     "doubled gradient": INNER,
     "no gradient": INNER,
     "doubled gradient of a weight": LINEAR,
@@ -77,6 +82,8 @@ HINTS = {
     "missing bias": "missing in B",
     "other epsilon": "another epsilon",
     "dropout": "dropout draws other random numbers",
+    "order of dropout": "dropout draws other random numbers",
+    "sum as loss": "the number of samples",
     "transposed weight": "transposed",
     "stale buffer": "was not updated in B",
     "other order": "another order",
@@ -110,7 +117,8 @@ def options_of(fault):
         "weight decay": {"weight_decay": 0.1},
         "beta1": {"adam_beta1": 0.8},
         "beta2": {"adam_beta2": 0.99},
-        "other order": {"data_seed": 7},
+        "other order": {"data_seed": 4321},
+        "sum as loss": {"replay_overrides": ["compute_loss"]},
     }.get(fault.name, {})
 
 
@@ -180,6 +188,20 @@ def _array(parameter):
     return np.array(parameter.detach().numpy())
 
 
+def _draws_before(layer, model, framework):
+    import torch
+
+    framework.set_dropout(layer, 0.1)
+    layer.register_forward_pre_hook(lambda *given: torch.rand(1) and None)
+
+
+def _without_slice(layer, model, framework):
+    import torch.distributed as dist
+
+    before = _forward(layer)
+    framework.replace_forward(layer, lambda x: before(x * float(dist.get_rank() == 0)))
+
+
 def _set(name, value):
     def spoil(layer, model, framework):
         setattr(layer, name, value)
@@ -189,6 +211,8 @@ def _set(name, value):
 
 _MODEL = {
     "missing bias": _without_bias,
+    "order of dropout": _draws_before,
+    "missing slice": _without_slice,
     "transposed in use": _transposed_in_use,
     "other epsilon": lambda layer, model, framework: framework.set_epsilon(layer, 1e-3),
     "other gelu": lambda layer, model, framework: framework.replace_forward(layer, framework.tanh_gelu),

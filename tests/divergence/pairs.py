@@ -1,7 +1,7 @@
 """Runs of the small transformer on each framework and layout, for pairs that `oneloop diff` compares.
 
-As a program, under torchrun on several processes: `pairs.py FOLDER FRAMEWORK LAYOUT SEED [KIND@PLACE ...]` trains the
-model once for each fault, or without one ("clean@").
+As a program, under torchrun on several processes: `pairs.py FOLDER FRAMEWORK LAYOUT [KIND@PLACE@SEED ...]` trains the
+model once for each fault and seed, or without one ("clean@@3").
 """
 
 import logging
@@ -30,13 +30,14 @@ LAYOUTS = {
         "tensor_parallel_plan": {"blocks.*.mlp.inner": "colwise", "blocks.*.mlp.outer": "rowwise"},
     },
     "sp2": {"sequence_parallel_size": 2},
+    "dropout": {},
 }
 
 
-def samples(seed):
+def samples(seed, length=10):
     random = np.random.default_rng(seed)
     return [
-        {"input_ids": random.integers(0, 29, 10).astype(np.int64), "labels": int(random.integers(0, 5))}
+        {"input_ids": random.integers(0, 29, length).astype(np.int64), "labels": int(random.integers(0, 5))}
         for _ in range(ROWS)
     ]
 
@@ -48,7 +49,7 @@ def set_weights(model, framework, seed):
     letters = {"weight": "oi", "embed.weight": "nv", "places.weight": "nv"}
     parameters = dict(loading.of_model(model).models.named_parameters(model))
     for name in sorted(parameters, key=lambda name: layout[name].name):
-        common, axes = layout[name].name, layout[name].axes
+        common, axes = layout[name].name.removeprefix("encoder."), layout[name].axes
         shape = [*parameters[name].shape]
         if axes == "io":
             shape = shape[::-1]
@@ -69,22 +70,34 @@ class LosesMicroBatch(TrainerCallback):
         self.trainer._oneloop.engine.clear()
 
 
+class SumsLoss(Trainer):
+    """Takes the sum over samples for their mean."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return len(inputs["labels"]) * super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+
+
 def train(folder, name, layout, seed, fault=CLEAN, with_stats=None):
     """Train two steps, which are recorded in a folder."""
     framework = import_module(f"tests.divergence.{name}_model")
     model = framework.Model()
+    if fault.name == "lost micro-batch" and "gradient_accumulation_steps" not in LAYOUTS[layout]:
+        layout = "accumulated"
     model.with_stats = has_stats(name, layout) if with_stats is None else with_stats
     set_weights(model, framework, seed)
+    if layout == "dropout" or fault.name == "order of dropout":
+        for block in model.blocks:
+            framework.set_dropout(block.drop, 0.1)
     spoil_model(fault, model, framework)
     options = {"per_device_train_batch_size": BATCH, "learning_rate": 1e-3, "max_grad_norm": 0.1}
     options |= LAYOUTS[layout] | options_of(fault)
-    if fault.name == "lost micro-batch" and "gradient_accumulation_steps" not in options:
-        options |= LAYOUTS["accumulated"]
     args = TrainingArguments(
         str(folder), max_steps=2, trace_steps="0-1", report_to="none", save_strategy="no", device="cpu",
         disable_tqdm=True, logging_strategy="no", seed=seed % 1000, **options,
     )  # fmt: skip
-    trainer = Trainer(model, args, train_dataset=spoil_data(fault, samples(seed)))
+    data = samples(seed, 11 if name == "sequence" else 10)  # one that two processes cannot divide
+    trainer_class = SumsLoss if fault.name == "sum as loss" else Trainer
+    trainer = trainer_class(model, args, train_dataset=spoil_data(fault, data))
     if fault.name == "lost micro-batch":
         trainer.add_callback(LosesMicroBatch(trainer))
     with spoiled_exchange(fault):
@@ -124,17 +137,17 @@ class spoiled_exchange:  # a context
             self.module.average = self.average
 
 
-def main(folder, name, layout, seed, *faults):
+def main(folder, name, layout, *words):
     logging.getLogger("oneloop").setLevel(logging.ERROR)
-    for number, word in enumerate(faults):
-        kind, _, place = word.partition("@")
+    for number, word in enumerate(words):
+        kind, place, seed = word.split("@")
         train(Path(folder, str(number)), name, layout, int(seed), Fault(kind, place))
 
 
 def has_stats(name, layout):
     """Batch norm has the statistics of a micro-batch, so it is left out where a batch is divided; Paddle's running
     variance is another one than torch's."""
-    return layout in ("alone", "bf16") and name != "paddle"
+    return layout in ("alone", "bf16", "dropout") and name not in ("paddle", "sequence")
 
 
 if __name__ == "__main__":

@@ -111,13 +111,13 @@ def _traces(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", ["dp2", "shard2", "tp2"])
 def test_faults_of_several_processes(tmp_path, pair):
-    named, count, alarms, _, wrong = search.search(pair, 8, 2, 5, tmp_path)
+    named, count, alarms, _, wrong, _ = search.search(pair, 8, 2, 5, tmp_path)
     assert named >= 7 and not alarms, wrong
 
 
 def test_two_processes_agree_with_one_and_a_missing_shard_is_named(tmp_path, runs):
     chosen = [pairs.CLEAN, Fault("missing shard", ""), Fault("no sum over processes", "")]
-    search.run(tmp_path, "torch", "dp2", 2, SEED, chosen)
+    search.run(tmp_path, "torch", "dp2", 2, [(fault, SEED) for fault in chosen])
     alone = runs(with_stats=False)
     found = compare_runs(alone, tmp_path / "0")
     assert found.agrees and found.steps == [0, 1], to_text(found)

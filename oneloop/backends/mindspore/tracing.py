@@ -91,13 +91,14 @@ def _digest_on_host(array: np.ndarray, factors: ProjectionFactors) -> np.ndarray
     x = x if x.dtype == np.float64 else x.astype(np.float32)
     if not x.size:
         return np.zeros(4 + PROJECTIONS)
-    finite = np.isfinite(x)
-    bad = x.size - np.count_nonzero(finite)
-    if bad:
+    bad, norm = 0, float(np.linalg.norm(x))
+    if not math.isfinite(norm):
+        finite = np.isfinite(x)
+        bad = x.size - np.count_nonzero(finite)
         x = np.where(finite, x, np.zeros((), x.dtype))
+        norm = float(np.linalg.norm(x))
     sums = (x @ factors.right.astype(x.dtype)).astype(np.float64)
-    norm = math.sqrt(float(np.sum(np.square(x, dtype=np.float64))))
-    return np.array([norm, float(np.abs(x).max()), bad, *(sums * factors.left).sum(0), sums[:, 0].sum()])
+    return np.array([norm, max(-x.min(), x.max()), bad, *(sums * factors.left).sum(0), sums[:, 0].sum()])
 
 
 def read(vectors: Sequence[Any]) -> np.ndarray:
@@ -109,19 +110,26 @@ def read(vectors: Sequence[Any]) -> np.ndarray:
     return ops.stack(list(vectors)).asnumpy().astype(np.float64)
 
 
-def noisy(tensor: ms.Tensor, noise: ms.Tensor, relative: float, absolute: Any = None) -> ms.Tensor:
-    """The tensor with rounding errors: noise relative to each value and to the mean square of its row, or absolute."""
-    x = ops.stop_gradient(tensor).astype(ms.float32)
-    if absolute is None:
-        square = x * x
-        mean = square.mean(-1, keep_dims=True) if len(x.shape) else square
-        scale = relative * ops.sqrt(0.5 * (square + mean))
-    else:
-        scale = ops.sqrt((relative * x) ** 2 + float(absolute) ** 2)
-    change = scale * noise.reshape(x.shape)
+def repeated(pool: ms.Tensor, start: int, count: int) -> ms.Tensor:
+    """So many values from a vector that is repeated, beginning with number `start`."""
+    times = -(-(start + count) // pool.shape[0])
+    return (pool if times == 1 else ops.tile(pool, (times,)))[start : start + count]
+
+
+def noisy(tensor: ms.Tensor, noise: tuple[ms.Tensor, ms.Tensor], relative: float) -> ms.Tensor:
+    """The tensor with rounding errors, half of which are relative to each value, and half to the norm of its row. Its
+    gradient is that of the tensor."""
+    x, factor = ops.stop_gradient(tensor).astype(ms.float32), relative * math.sqrt(0.5)
+    size = ops.sqrt((x * x).mean(-1, keep_dims=True)) if len(x.shape) else x
+    change = noise[1] * (size * factor) + x * noise[0] * factor
     change = ops.where(ops.isfinite(change), change, ops.zeros_like(change))
-    rounded = (x + change).astype(tensor.dtype) - ops.stop_gradient(tensor)
-    return tensor + ops.stop_gradient(rounded)
+    return tensor + ops.stop_gradient(change.astype(tensor.dtype))
+
+
+def noisy_weight(weight: ms.Tensor, noise: tuple[ms.Tensor, ms.Tensor], relative: float, absolute: Any) -> ms.Tensor:
+    """A plain tensor with errors relative to each value, and errors of the same size for all."""
+    x = ops.stop_gradient(weight).astype(ms.float32)
+    return x + x * noise[0] * relative + noise[1] * float(absolute)
 
 
 def gradient_of(parameter: ms.Parameter) -> ms.Tensor | None:

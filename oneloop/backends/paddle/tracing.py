@@ -81,13 +81,17 @@ def digest(
         x = x if x.dtype == paddle.float64 else x.astype("float32")
         if not math.prod(x.shape):
             return paddle.zeros([4 + PROJECTIONS])
-        finite = paddle.isfinite(x)
-        bad = (~finite).astype(x.dtype).sum()
-        x = paddle.where(finite, x, paddle.zeros_like(x))
+        norm, bad = paddle.linalg.norm(x), paddle.zeros([], x.dtype)
+        if not x.place.is_cpu_place() or not math.isfinite(float(norm)):  # elsewhere, looking is a host sync
+            finite = paddle.isfinite(x)
+            bad = (~finite).astype(x.dtype).sum()
+            x = paddle.where(finite, x, paddle.zeros_like(x))
+            norm = paddle.linalg.norm(x)
         sums = x @ right.astype(x.dtype)
-        parts = [(x * x).sum().sqrt().reshape([1]), x.abs().max().reshape([1]), bad.reshape([1])]
-        found = [*parts, (sums * left.astype(x.dtype)).sum(0), sums[:, 0].sum().reshape([1])]
-        return paddle.concat(found).astype("float32")
+        parts = [norm, paddle.maximum(-x.min(), x.max()), bad, sums[:, 0].sum()]
+        norm, largest, bad, column_sum = (part.reshape([1]) for part in parts)
+        projections = (sums * left.astype(x.dtype)).sum(0)
+        return paddle.concat([norm, largest, bad, projections, column_sum]).astype("float32")
 
 
 def read(vectors: Sequence[paddle.Tensor]) -> np.ndarray:
@@ -95,20 +99,33 @@ def read(vectors: Sequence[paddle.Tensor]) -> np.ndarray:
     return paddle.stack(list(vectors)).numpy().astype(np.float64) if vectors else np.empty((0, 0))
 
 
-def noisy(tensor: paddle.Tensor, noise: paddle.Tensor, relative: float, absolute: Any = None) -> paddle.Tensor:
-    """The tensor with rounding errors: noise relative to each value and to the mean square of its row, or absolute."""
+def repeated(pool: paddle.Tensor, start: int, count: int) -> paddle.Tensor:
+    """So many values from a vector that is repeated, beginning with number `start`."""
+    times = -(-(start + count) // pool.shape[0])
+    return (pool if times == 1 else paddle.tile(pool, [times]))[start : start + count]
+
+
+def noisy(tensor: paddle.Tensor, noise: tuple[paddle.Tensor, paddle.Tensor], relative: float) -> paddle.Tensor:
+    """The tensor with rounding errors, half of which are relative to each value, and half to the norm of its row. Its
+    gradient is that of the tensor."""
     with computing(tensor):
-        x = tensor.detach().astype("float32")
-        if absolute is None:
-            square = x * x
-            mean = square.mean(-1, keepdim=True) if x.ndim else square
-            scale = relative * paddle.sqrt(0.5 * (square + mean))
-        else:
-            scale = paddle.sqrt((relative * x) ** 2 + absolute * absolute)
-        change = scale * noise.reshape(x.shape)
-        change = paddle.where(paddle.isfinite(change), change, paddle.zeros_like(change))
-        rounded = (x + change).astype(tensor.dtype) - tensor.detach()
-    return tensor + rounded
+        x, factor = tensor.detach().astype("float32"), relative * math.sqrt(0.5)
+        size = (x * x).mean(-1, keepdim=True).sqrt() if x.ndim else x
+        change = noise[1] * (size * factor) + x * noise[0] * factor
+        if not x.place.is_cpu_place() or not bool(paddle.isfinite(size).all()):
+            change = paddle.where(paddle.isfinite(change), change, paddle.zeros_like(change))
+        change = change.astype(tensor.dtype)
+    return tensor + change
+
+
+def noisy_weight(
+    weight: paddle.Tensor, noise: tuple[paddle.Tensor, paddle.Tensor], relative: float, absolute: Any
+) -> paddle.Tensor:
+    """A plain tensor with errors relative to each value, and errors of the same size for all."""
+    with computing(weight):
+        x = weight.detach().astype("float32")
+        found = x + x * noise[0] * relative
+        return found if isinstance(absolute, float) and not absolute else found + noise[1] * absolute
 
 
 def gradient_of(parameter: paddle.Tensor) -> paddle.Tensor | None:

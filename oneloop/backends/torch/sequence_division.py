@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_map_only
 
 from ... import libraries
 from ...distributed.collectives import ProcessGroup
+from ...formats.digests import Positions
 from .sequence_attention import attention, gathered
 from .sequence_model import DividedModel
 
@@ -71,6 +72,7 @@ class SequenceDivision:
         self.last: Division | None = None  # of the last forward pass
         self.attended: set[str] = set()  # layers that have called attention, while they are watched
         self._active: Division | None = None
+        self._has_parts = False  # what follows the last layer has parts, too
         self._streams: _OwnStream | None = None
         self._entered = 0
         self._undo = contextlib.ExitStack()
@@ -117,7 +119,7 @@ class SequenceDivision:
 
     def _begin(self, backbone: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
         inputs = {**dict(zip(self.model.input_names, args)), **kwargs}
-        self.last = None
+        self.last, self._has_parts = None, False
         why = self.model.cannot_divide(inputs)
         if why is not None:
             logger.debug("%s is not divided in this call: %s", type(backbone).__name__, why)
@@ -134,6 +136,7 @@ class SequenceDivision:
         if self._active is not None:
             self._deactivate()
             if not self.keeps_parts:
+                self.last = None
                 self._leave_streams()
 
     def _activate(self, division: Division) -> None:
@@ -168,6 +171,7 @@ class SequenceDivision:
         division = self._active
         assert division is not None
         if division.keeps_parts:
+            self._has_parts = True
             return outputs
         self._leave_streams()
         if isinstance(outputs, tuple):
@@ -221,8 +225,20 @@ class SequenceDivision:
         try:
             yield
         finally:
-            self.keeps_parts = False
+            self.keeps_parts = self._has_parts = False
             self._leave_streams()
+
+    # -- for digests of activations
+
+    def positions_in(self, module: nn.Module) -> tuple[Positions, ...]:
+        """The positions that activations of a module may have in this forward pass; () if it is not divided."""
+        division = self._active or self.last
+        if division is None:
+            return ()
+        whole = Positions(division.whole, 0, division.length, division.length)
+        if self._has_parts or self.model.layer_of(module):  # the first layer is given whole sequences
+            return Positions.of_part(self.axis.rank, division.part, division.length), whole
+        return (whole,)
 
     # -- attention
 

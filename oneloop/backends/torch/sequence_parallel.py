@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ...distributed.collectives import ProcessGroup
 from ...distributed.mesh import DATA, EXPERT, SEQUENCE, SHARD, TENSOR, Mesh, Splits
 from ...errors import UnsupportedError
+from ...formats.digests import Positions
 from . import sequence_loss, sequence_model
 from .ddp import DataParallelStrategy
 from .models import base_of
@@ -86,6 +87,9 @@ class SequenceParallel(_Base):
         if division is None:
             return super().smoothed_loss(model, inputs, labels, epsilon, shift)
         return sequence_loss.smoothed(model, division, inputs, labels, epsilon, shift)
+
+    def positions_in(self, layer: nn.Module) -> tuple[Positions, ...]:
+        return tuple(each for division in self._divisions.values() for each in division.positions_in(layer))
 
     # -- FSDP
 

@@ -1,6 +1,7 @@
 """Records what the layers of a model compute: hooks on layers and on gradients, and digests of tensors."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -97,14 +98,19 @@ def digest(tensor: torch.Tensor, factors: ProjectionFactors, constants: tuple[An
         left, right = constants or (constant(factors.left, tensor), constant(factors.right, tensor))
         x = tensor.detach().reshape(factors.shape)
         x = x if x.dtype == torch.float64 else x.float()
-        bad = x.numel() - torch.isfinite(x).sum()
-        x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
         left, right = left.to(x.dtype), right.to(x.dtype)
         if not x.numel():
             return torch.zeros(4 + PROJECTIONS, device=x.device)
+        norm, bad = torch.linalg.vector_norm(x), x.new_zeros(())
+        if x.device.type != "cpu" or not math.isfinite(norm):  # elsewhere, looking is a host sync
+            bad = (x.numel() - torch.isfinite(x).sum()).to(x.dtype)
+            x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+            norm = torch.linalg.vector_norm(x)
+        least, most = torch.aminmax(x)
         sums = x @ right
-        parts = [torch.linalg.vector_norm(x).reshape(1), x.abs().amax().reshape(1), bad.to(x.dtype).reshape(1)]
-        return torch.cat([*parts, (sums * left).sum(0), sums[:, 0].sum().reshape(1)]).float()
+        parts = [norm, torch.maximum(-least, most), bad, sums[:, 0].sum()]
+        norm, largest, bad, column_sum = (part.reshape(1) for part in parts)
+        return torch.cat([norm, largest, bad, (sums * left).sum(0), column_sum]).float()
 
 
 def read(vectors: Sequence[torch.Tensor]) -> np.ndarray:
@@ -117,22 +123,37 @@ def read(vectors: Sequence[torch.Tensor]) -> np.ndarray:
     return torch.stack(list(vectors)).cpu().double().numpy()
 
 
-def noisy(tensor: torch.Tensor, noise: torch.Tensor, relative: float, absolute: Any = None) -> torch.Tensor:
-    """The tensor with rounding errors: noise relative to each value and to the mean square of its row, or absolute."""
+def repeated(pool: torch.Tensor, start: int, count: int) -> torch.Tensor:
+    """So many values from a vector that is repeated, beginning with number `start`."""
+    times = -(-(start + count) // pool.shape[0])
+    return (pool if times == 1 else pool.repeat(times))[start : start + count]
+
+
+def noisy(tensor: torch.Tensor, noise: tuple[torch.Tensor, torch.Tensor], relative: float) -> torch.Tensor:
+    """The tensor with rounding errors, half of which are relative to each value, and half to the norm of its row. Its
+    gradient is that of the tensor."""
     if isinstance(tensor, DTensor):
-        local = noisy(tensor.to_local().detach(), noise, relative, absolute) - tensor.to_local().detach()
-        return tensor + DTensor.from_local(local, tensor.device_mesh, tensor.placements, run_check=False)
+        local = tensor.to_local().detach()
+        change = noisy(local, noise, relative) - local
+        return tensor + DTensor.from_local(change, tensor.device_mesh, tensor.placements, run_check=False)
     with computing(tensor):
-        x = tensor.detach().float()
-        if absolute is None:
-            square = x * x
-            mean = square.mean(-1, keepdim=True) if x.dim() else square
-            scale = relative * torch.sqrt(0.5 * (square + mean))
-        else:
-            scale = torch.sqrt((relative * x) ** 2 + absolute * absolute)
-        change = torch.nan_to_num(scale * noise.reshape(x.shape), nan=0.0, posinf=0.0, neginf=0.0)
-        rounded = (x + change).to(tensor.dtype) - tensor.detach()
-    return tensor + rounded
+        x, factor = tensor.detach().float(), relative * math.sqrt(0.5)
+        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True) / math.sqrt(max(1, x.shape[-1])) if x.dim() else x
+        change = torch.addcmul(noise[1] * (size * factor), x, noise[0], value=factor)
+        if x.device.type != "cpu" or not torch.isfinite(size).all():
+            change = torch.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0)
+        change = change.to(tensor.dtype)
+    return tensor + change
+
+
+def noisy_weight(
+    weight: torch.Tensor, noise: tuple[torch.Tensor, torch.Tensor], relative: float, absolute: Any
+) -> torch.Tensor:
+    """A plain tensor with errors relative to each value, and errors of the same size for all."""
+    with computing(weight):
+        x = weight.detach().float()
+        found = torch.addcmul(x, x, noise[0], value=relative)
+        return found if isinstance(absolute, float) and not absolute else found.add_(noise[1] * absolute)
 
 
 def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
