@@ -641,15 +641,16 @@ class Tracing(Protocol):
     def read(self, vectors: Sequence[Any]) -> np.ndarray:
         """Vectors of equal lengths as the rows of an array. A host sync."""
 
-    def repeated(self, pool: Any, start: int, count: int) -> Any:
-        """So many values from a vector that is repeated, beginning with number `start`."""
+    def repeated(self, part: Any, shape: list[int]) -> Any:
+        """A tensor of this shape with values of a vector, each more than once if they do not suffice."""
 
     def noisy(self, tensor: Any, noise: tuple[Any, Any], relative: float) -> Any:
-        """The tensor with rounding errors, half of which are relative to each value, and half to the norm of its row. Its
-        gradient is that of the tensor."""
+        """The tensor with rounding errors, half of which are relative to each value, and half to the norm of its row.
+        Its gradient is that of the tensor."""
 
-    def noisy_weight(self, weight: Any, noise: tuple[Any, Any], relative: float, absolute: Any) -> Any:
-        """A plain tensor with errors relative to each value, and errors of the same size for all."""
+    def write_noisy(self, target: Any, before: Any, noise: tuple[Any, Any], relative: float, absolute: Any) -> None:
+        """Write a plain tensor with errors relative to each value, and errors of the same size for all. `noise`: two
+        vectors, to be repeated."""
 
     def gradient_of(self, parameter: Any) -> Any:
         """The accumulated gradient, if it is dense."""

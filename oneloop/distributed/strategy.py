@@ -175,8 +175,8 @@ class Strategy:
         return loss
 
     def positions_in(self, layer: Any) -> tuple[Positions, ...]:
-        """Which positions of the sequences activations of this layer may have in the current forward pass; () for all of
-        them."""
+        """Which positions of the sequences activations of this layer may have in the current forward pass; () for
+        all of them."""
         return ()
 
     # -- evaluations and checkpoints

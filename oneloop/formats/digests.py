@@ -171,6 +171,12 @@ class ProjectionFactors:
     def shape(self) -> tuple[int, int]:
         return len(self.left), len(self.right)
 
+    @property
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Two matrices l and r: the sums of the rows of (l @ x) * r are the projections, and the column sum."""
+        left = np.concatenate([self.left.T, np.ones((1, len(self.left)), np.float32)])
+        return np.ascontiguousarray(left), np.concatenate([self.right.T, self.right.T[:1]])
+
 
 def weights_of(axes: Sequence[Axis], samples: np.ndarray | None) -> ProjectionFactors:
     """`samples`: the factors of the samples of this micro-batch. The view is cut where both matrices are small."""

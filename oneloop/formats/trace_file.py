@@ -6,7 +6,7 @@ The file ends with a checksum of everything before it, so that one that was cut 
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,8 @@ def write(output_dir: Path, trace: Trace, factors: int) -> Path:
     """Write the file of an update; one of the same step is replaced."""
     path = path_of(output_dir, trace.step)
     make_directory(path.parent)
-    content = {"format": "oneloop.trace", "version": VERSION, "factors": factors, **asdict(trace)}
+    content = {"format": "oneloop.trace", "version": VERSION, "factors": factors, **vars(trace)}
+    content["records"] = [vars(record) for record in trace.records]
     body = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
     replace_file(path, body + b"\n" + _checksum(body) + b"\n")
     return path

@@ -1,6 +1,5 @@
 """Digests of what the layers of a model compute in one pass over the micro-batches of an update."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,11 +10,13 @@ import numpy as np
 from ..formats import digests
 from ..formats.digests import Axis, Positions, ProjectionFactors
 
-# Noise that stands for rounding errors, in units of half a unit in the last place: one rounding is 0.6 of them on average.
-# In half precision a layer rounds its input, its weight and its result; in float32, sums in another order add to that.
+# Noise that stands for rounding errors, in units of half a unit in the last place, of which one rounding is 0.6 on
+# average. In half precision a layer rounds its input, its weight and its result; in float32, sums in another order add
+# to that.
 NOISE = {"float16": 1.0, "bfloat16": 1.0}
 USUAL_NOISE = 2.0
-POOL = 262139  # random numbers that noise is taken from; a prime, so that repetitions do not meet in a column
+# Noise is taken from a part of so many random numbers, and repeated. A prime: repetitions do not meet in a column.
+PART, POOL = 131071, 1 << 18
 
 
 def noise_of(dtype: str) -> float:
@@ -58,16 +59,19 @@ class Noise:
     def pair(self, tensor: Any) -> tuple[Any, Any]:
         """Twice as many numbers as the local part of the tensor has, in its shape and on its device."""
         local = self._tracing.piece(tensor)[0]
-        shape = list(local.shape)
-        key = str(getattr(local, "device", getattr(local, "place", "")))
-        if key not in self._constants:
-            self._constants[key] = self._tracing.constant(self._pool, local)
-        pool, count = self._constants[key], math.prod(shape)
-        first, second = (
-            self._tracing.repeated(pool, int(start), count).reshape(shape)
-            for start in self._random.integers(0, POOL // 2, 2)
-        )
+        first, second = (self._tracing.repeated(part, list(local.shape)) for part in self.parts(local))
         return first, second
+
+    def parts(self, tensor: Any) -> tuple[Any, Any]:
+        """Two vectors of random numbers on the device of a tensor, to be repeated as often as needed."""
+        key = str(getattr(tensor, "device", getattr(tensor, "place", "")))
+        if key not in self._constants:
+            self._constants[key] = self._tracing.constant(self._pool, tensor)
+        first, second = (self._constants[key][start : start + PART] for start in self._starts())
+        return first, second
+
+    def _starts(self) -> list[int]:
+        return self._random.integers(0, POOL - PART, 2).tolist()
 
 
 class Factors:
@@ -88,8 +92,8 @@ class Factors:
         key = (axes, str(getattr(tensor, "device", "")))
         if key not in self._known:
             weights = digests.weights_of(axes, self.samples)
-            make = self._tracing.constant
-            self._known[key] = weights, (make(weights.left, tensor), make(weights.right, tensor))
+            left, right = (self._tracing.constant(rows, tensor) for rows in weights.rows)
+            self._known[key] = weights, (left, right)
         return self._tracing.digest(tensor, *self._known[key])
 
 
@@ -290,6 +294,9 @@ class Digest:
     @classmethod
     def total(cls, rows: Sequence[np.ndarray]) -> "Digest":
         """Of the whole tensor, from the digests of its parts."""
+        if len(rows) == 1:
+            norm, largest, bad, *projections, column_sum = rows[0].tolist()
+            return cls(norm, largest, int(bad), np.array(projections), column_sum)
         every = np.stack(rows)
         return cls(
             float(np.sqrt(np.sum(every[:, digests.NORM] ** 2))),

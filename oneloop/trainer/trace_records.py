@@ -195,8 +195,8 @@ def carry_rounding(trace: Trace, carried: dict[Key, float]) -> dict[Key, float]:
 
 
 def _rounding_of_square(square: Record, gradient: Record, rounding: float, weight: float) -> float:
-    """How far rounding moves an average of squared gradients, in which the newest has this weight: by 2 g e + e^2, where
-    the errors e are equally large everywhere, or in proportion to the gradient g, whichever is more."""
+    """How far rounding moves an average of squared gradients, in which the newest has this weight: by 2 g e + e^2,
+    where the errors e are equally large everywhere, or in proportion to the gradient g, whichever is more."""
     error = rounding / math.sqrt(max(1, math.prod(gradient.shape)))
     largest = min(square.norm, weight * gradient.largest * gradient.norm)  # of the norm of weight * g^2
     proportional = 2.0 * rounding / max(gradient.norm, 1e-30) * largest

@@ -245,7 +245,7 @@ class Recording:
                 local = tracing.piece(p)[0]
                 relative = noise_of(dtype or tracing.dtype_of(p))
                 drift = self._drift.get(name, 0.0)
-                tracing.write(local, tracing.noisy_weight(self._before[name], noise.pair(local), relative, drift))
+                tracing.write_noisy(local, self._before[name], noise.parts(local), relative, drift)
             yield
         finally:
             for name, p in self._weights:

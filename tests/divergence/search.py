@@ -6,10 +6,12 @@ that is not named, each alarm without a fault, and the totals.
 
 import argparse
 import collections
+import concurrent.futures
 import contextlib
 import functools
 import io
 import logging
+import multiprocessing
 import subprocess
 import tempfile
 from pathlib import Path
@@ -76,8 +78,11 @@ def search(pair, count, clean, seed, folder):
         kind = {"lost micro-batch": "accumulated", "order of dropout": "dropout"}.get(fault.name, "alone")
         found = compare_runs(reference(kind, seed), folder / "b" / str(number)).first
         got = None if found is None else (found.module.removeprefix("encoder."), found.kind)
-        named += got == fault.expected
-        if got != fault.expected:
+        expected = fault.expected
+        if fault.name == "scaled loss" and layout in ("dp2", "shard2"):
+            expected = ("(loss)", "activation")  # the model's own is that of another part of the batch
+        named += got == expected
+        if got != expected:
             wrong.append(f"{pair}: {fault.name} at {fault.place or '-'}: {got} {'' if found is None else found.what}")
     for number, each in enumerate(seeds):
         comparison = compare_runs(reference("alone", each), folder / "clean" / str(number))
@@ -96,6 +101,15 @@ def _reference(pair, folder, layout, seed):
         return pairs.train(folder / f"{layout}-{seed}", framework, layout, seed, with_stats=with_stats)
 
 
+def _own_process():
+    """Not all frameworks can be loaded into one."""
+    return concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_quiet)
+
+
+def _quiet():
+    logging.getLogger("oneloop").setLevel(logging.ERROR)
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=120)
@@ -103,20 +117,20 @@ def main(argv=None):
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pairs", nargs="+", default=list(PAIRS))
     options = parser.parse_args(argv)
-    logging.getLogger("oneloop").setLevel(logging.ERROR)
     totals = collections.Counter()
     for number, pair in enumerate(options.pairs):
         share = [
             total // len(options.pairs) + (number < total % len(options.pairs))
             for total in (options.faults, options.clean)
         ]
-        with tempfile.TemporaryDirectory() as folder:
-            named, count, alarms, clean, wrong, largest = search(pair, *share, options.seed + 1000 * number, Path(folder))
+        with tempfile.TemporaryDirectory() as folder, _own_process() as pool:
+            task = pool.submit(search, pair, *share, options.seed + 1000 * number, Path(folder))
+            named, count, alarms, clean, wrong, largest = task.result()
         for line in wrong:
             print(line)
         print(
-            f"{pair}: {named} of {count} faults named, {alarms} alarms in {clean} clean pairs, whose distances are up to "
-            f"{largest:.2g} times what rounding explains",
+            f"{pair}: {named} of {count} faults named, {alarms} alarms in {clean} clean pairs, which are up to "
+            f"{largest:.2g} times as far apart as rounding explains",
             flush=True,
         )
         totals.update(named=named, faults=count, alarms=alarms, clean=clean)

@@ -109,7 +109,7 @@ def _traces(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", ["dp2", "shard2", "tp2"])
+@pytest.mark.parametrize("pair", ["dp2", "shard2", "tp2", "sp2"])
 def test_faults_of_several_processes(tmp_path, pair):
     named, count, alarms, _, wrong, _ = search.search(pair, 8, 2, 5, tmp_path)
     assert named >= 7 and not alarms, wrong
@@ -125,6 +125,34 @@ def test_two_processes_agree_with_one_and_a_missing_shard_is_named(tmp_path, run
         found = compare_runs(alone, tmp_path / str(number))
         assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
         assert any(faults.HINTS[fault.name] in hint for hint in found.first.hints), found.first.hints
+
+
+def test_divided_sequences_agree_with_whole_ones(tmp_path, runs):
+    """Eleven positions, of which one process has six and the other five."""
+    chosen = [
+        pairs.CLEAN,
+        Fault("missing bias", "blocks.1.attention.value"),
+        Fault("doubled gradient", "blocks.1.mlp.inner"),
+        Fault("missing shard", ""),
+    ]
+    search.run(tmp_path, "sequence", "sp2", 2, [(fault, SEED) for fault in chosen])
+    alone = runs("sequence")
+    found = compare_runs(alone, tmp_path / "0")
+    assert found.agrees and found.steps == [0, 1] and not found.only[0] and not found.only[1], to_text(found)
+    whole, divided = (
+        {record.key: record for record in _traces(folder)[0].records} for folder in (alone, tmp_path / "0")
+    )
+    for kind in ("output", "output_gradient", "gradient"):
+        every = [record for key, record in whole.items() if key[0] == kind and record.norm > 1e-6 and key in divided]
+        assert len(every) > 20
+        for record in every:
+            other = divided[record.key]
+            assert other.shape == record.shape, record.key
+            assert other.norm == pytest.approx(record.norm, rel=1e-3), record.key
+    for number, fault in enumerate(chosen[1:], 1):
+        found = compare_runs(alone, tmp_path / str(number))
+        module, kind = fault.expected
+        assert (found.first.module.removeprefix("encoder."), found.first.kind) == (module, kind), to_text(found)
 
 
 # -- the command

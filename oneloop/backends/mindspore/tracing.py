@@ -74,16 +74,15 @@ def digest(tensor: ms.Tensor, factors: ProjectionFactors, constants: tuple[Any, 
     recorded for the gradient."""
     if ms.get_context("device_target") == "CPU":
         return _digest_on_host(to_numpy(tensor), factors)
-    left, right = constants or (constant(factors.left, tensor), constant(factors.right, tensor))
+    left, right = constants or (constant(rows, tensor) for rows in factors.rows)
     x = ops.stop_gradient(tensor).reshape(factors.shape).astype(ms.float32)
     if not math.prod(x.shape):
         return ops.zeros((4 + PROJECTIONS,), ms.float32)
     finite = ops.isfinite(x)
     bad = ops.logical_not(finite).astype(ms.float32).sum()
     x = ops.where(finite, x, ops.zeros_like(x))
-    sums = ops.matmul(x, right)
-    parts = [(x * x).sum().sqrt().reshape(1), x.abs().max().reshape(1), bad.reshape(1)]
-    return ops.cat([*parts, (sums * left).sum(0), sums[:, 0].sum().reshape(1)])
+    first = [(x * x).sum().sqrt().reshape(1), x.abs().max().reshape(1), bad.reshape(1)]
+    return ops.cat([*first, (ops.matmul(left, x) * right).sum(1)])
 
 
 def _digest_on_host(array: np.ndarray, factors: ProjectionFactors) -> np.ndarray:
@@ -97,8 +96,9 @@ def _digest_on_host(array: np.ndarray, factors: ProjectionFactors) -> np.ndarray
         bad = x.size - np.count_nonzero(finite)
         x = np.where(finite, x, np.zeros((), x.dtype))
         norm = float(np.linalg.norm(x))
-    sums = (x @ factors.right.astype(x.dtype)).astype(np.float64)
-    return np.array([norm, max(-x.min(), x.max()), bad, *(sums * factors.left).sum(0), sums[:, 0].sum()])
+    left, right = factors.rows
+    sums = ((left.astype(x.dtype) @ x) * right.astype(np.float64)).sum(1)
+    return np.array([norm, max(-x.min(), x.max()), bad, *sums])
 
 
 def read(vectors: Sequence[Any]) -> np.ndarray:
@@ -110,10 +110,10 @@ def read(vectors: Sequence[Any]) -> np.ndarray:
     return ops.stack(list(vectors)).asnumpy().astype(np.float64)
 
 
-def repeated(pool: ms.Tensor, start: int, count: int) -> ms.Tensor:
-    """So many values from a vector that is repeated, beginning with number `start`."""
-    times = -(-(start + count) // pool.shape[0])
-    return (pool if times == 1 else ops.tile(pool, (times,)))[start : start + count]
+def repeated(part: ms.Tensor, shape: list[int]) -> ms.Tensor:
+    """A tensor of this shape with values of a vector, which is repeated if they do not suffice."""
+    count, size = math.prod(shape), part.shape[0]
+    return (part if count <= size else ops.tile(part, (-(-count // size),)))[:count].reshape(shape)
 
 
 def noisy(tensor: ms.Tensor, noise: tuple[ms.Tensor, ms.Tensor], relative: float) -> ms.Tensor:
@@ -126,10 +126,13 @@ def noisy(tensor: ms.Tensor, noise: tuple[ms.Tensor, ms.Tensor], relative: float
     return tensor + ops.stop_gradient(change.astype(tensor.dtype))
 
 
-def noisy_weight(weight: ms.Tensor, noise: tuple[ms.Tensor, ms.Tensor], relative: float, absolute: Any) -> ms.Tensor:
-    """A plain tensor with errors relative to each value, and errors of the same size for all."""
-    x = ops.stop_gradient(weight).astype(ms.float32)
-    return x + x * noise[0] * relative + noise[1] * float(absolute)
+def write_noisy(
+    target: ms.Tensor, before: ms.Tensor, noise: tuple[ms.Tensor, ms.Tensor], relative: float, absolute: Any
+) -> None:
+    """Write a plain tensor with errors relative to each value, and errors of the same size for all."""
+    first, second = (repeated(part, list(before.shape)) for part in noise)
+    x = ops.stop_gradient(before).astype(ms.float32)
+    write(target, x + x * first * relative + second * float(absolute))
 
 
 def gradient_of(parameter: ms.Parameter) -> ms.Tensor | None:

@@ -76,7 +76,7 @@ def digest(
 ) -> paddle.Tensor:
     """The digest of a plain tensor, on its device. `constants`: the factors as tensors."""
     with computing(tensor):
-        left, right = constants or (constant(factors.left, tensor), constant(factors.right, tensor))
+        left, right = constants or (constant(rows, tensor) for rows in factors.rows)
         x = tensor.detach().reshape(list(factors.shape))
         x = x if x.dtype == paddle.float64 else x.astype("float32")
         if not math.prod(x.shape):
@@ -87,11 +87,9 @@ def digest(
             bad = (~finite).astype(x.dtype).sum()
             x = paddle.where(finite, x, paddle.zeros_like(x))
             norm = paddle.linalg.norm(x)
-        sums = x @ right.astype(x.dtype)
-        parts = [norm, paddle.maximum(-x.min(), x.max()), bad, sums[:, 0].sum()]
-        norm, largest, bad, column_sum = (part.reshape([1]) for part in parts)
-        projections = (sums * left.astype(x.dtype)).sum(0)
-        return paddle.concat([norm, largest, bad, projections, column_sum]).astype("float32")
+        first = paddle.stack([norm, paddle.maximum(-x.min(), x.max()), bad])
+        sums = (left.astype(x.dtype) @ x) * right.astype(x.dtype)
+        return paddle.concat([first, sums.sum(1)]).astype("float32")
 
 
 def read(vectors: Sequence[paddle.Tensor]) -> np.ndarray:
@@ -99,10 +97,10 @@ def read(vectors: Sequence[paddle.Tensor]) -> np.ndarray:
     return paddle.stack(list(vectors)).numpy().astype(np.float64) if vectors else np.empty((0, 0))
 
 
-def repeated(pool: paddle.Tensor, start: int, count: int) -> paddle.Tensor:
-    """So many values from a vector that is repeated, beginning with number `start`."""
-    times = -(-(start + count) // pool.shape[0])
-    return (pool if times == 1 else paddle.tile(pool, [times]))[start : start + count]
+def repeated(part: paddle.Tensor, shape: list[int]) -> paddle.Tensor:
+    """A tensor of this shape with values of a vector, which is repeated if they do not suffice."""
+    count, size = math.prod(shape), part.shape[0]
+    return (part if count <= size else paddle.tile(part, [-(-count // size)]))[:count].reshape(shape)
 
 
 def noisy(tensor: paddle.Tensor, noise: tuple[paddle.Tensor, paddle.Tensor], relative: float) -> paddle.Tensor:
@@ -118,14 +116,18 @@ def noisy(tensor: paddle.Tensor, noise: tuple[paddle.Tensor, paddle.Tensor], rel
     return tensor + change
 
 
-def noisy_weight(
-    weight: paddle.Tensor, noise: tuple[paddle.Tensor, paddle.Tensor], relative: float, absolute: Any
-) -> paddle.Tensor:
-    """A plain tensor with errors relative to each value, and errors of the same size for all."""
-    with computing(weight):
-        x = weight.detach().astype("float32")
-        found = x + x * noise[0] * relative
-        return found if isinstance(absolute, float) and not absolute else found + noise[1] * absolute
+def write_noisy(
+    target: paddle.Tensor,
+    before: paddle.Tensor,
+    noise: tuple[paddle.Tensor, paddle.Tensor],
+    relative: float,
+    absolute: Any,
+) -> None:
+    """Write a plain tensor with errors relative to each value, and errors of the same size for all."""
+    with computing(target):
+        first, second = (repeated(part, list(before.shape)) for part in noise)
+        x = before.detach().astype("float32")
+        write(target, x + x * first * relative + second * absolute)
 
 
 def gradient_of(parameter: paddle.Tensor) -> paddle.Tensor | None:

@@ -95,7 +95,7 @@ def constant(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
 def digest(tensor: torch.Tensor, factors: ProjectionFactors, constants: tuple[Any, Any] | None = None) -> torch.Tensor:
     """The digest of a plain tensor, on its device. `constants`: the factors as tensors."""
     with computing(tensor):
-        left, right = constants or (constant(factors.left, tensor), constant(factors.right, tensor))
+        left, right = constants or (constant(rows, tensor) for rows in factors.rows)
         x = tensor.detach().reshape(factors.shape)
         x = x if x.dtype == torch.float64 else x.float()
         left, right = left.to(x.dtype), right.to(x.dtype)
@@ -107,10 +107,8 @@ def digest(tensor: torch.Tensor, factors: ProjectionFactors, constants: tuple[An
             x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
             norm = torch.linalg.vector_norm(x)
         least, most = torch.aminmax(x)
-        sums = x @ right
-        parts = [norm, torch.maximum(-least, most), bad, sums[:, 0].sum()]
-        norm, largest, bad, column_sum = (part.reshape(1) for part in parts)
-        return torch.cat([norm, largest, bad, (sums * left).sum(0), column_sum]).float()
+        first = torch.stack([norm, torch.maximum(-least, most), bad])
+        return torch.cat([first, ((left @ x) * right).sum(1)]).float()
 
 
 def read(vectors: Sequence[torch.Tensor]) -> np.ndarray:
@@ -123,10 +121,16 @@ def read(vectors: Sequence[torch.Tensor]) -> np.ndarray:
     return torch.stack(list(vectors)).cpu().double().numpy()
 
 
-def repeated(pool: torch.Tensor, start: int, count: int) -> torch.Tensor:
-    """So many values from a vector that is repeated, beginning with number `start`."""
-    times = -(-(start + count) // pool.shape[0])
-    return (pool if times == 1 else pool.repeat(times))[start : start + count]
+def repeated(part: torch.Tensor, shape: list[int]) -> torch.Tensor:
+    """A tensor of this shape with values of a vector: each once if they suffice, or else rows that overlap."""
+    count, width = math.prod(shape), shape[-1] if shape else 1
+    if count <= part.shape[0]:
+        return part[:count].view(shape)
+    rows = count // width
+    step = (part.shape[0] - width) // rows
+    if step > 0:
+        return part.as_strided((rows, width), (step, 1), part.storage_offset()).unflatten(0, shape[:-1])
+    return part.repeat(-(-count // part.shape[0]))[:count].view(shape)
 
 
 def noisy(tensor: torch.Tensor, noise: tuple[torch.Tensor, torch.Tensor], relative: float) -> torch.Tensor:
@@ -139,21 +143,33 @@ def noisy(tensor: torch.Tensor, noise: tuple[torch.Tensor, torch.Tensor], relati
     with computing(tensor):
         x, factor = tensor.detach().float(), relative * math.sqrt(0.5)
         size = torch.linalg.vector_norm(x, dim=-1, keepdim=True) / math.sqrt(max(1, x.shape[-1])) if x.dim() else x
-        change = torch.addcmul(noise[1] * (size * factor), x, noise[0], value=factor)
+        change = (noise[1] * (size * factor)).addcmul_(x, noise[0], value=factor)
         if x.device.type != "cpu" or not torch.isfinite(size).all():
             change = torch.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0)
         change = change.to(tensor.dtype)
     return tensor + change
 
 
-def noisy_weight(
-    weight: torch.Tensor, noise: tuple[torch.Tensor, torch.Tensor], relative: float, absolute: Any
-) -> torch.Tensor:
-    """A plain tensor with errors relative to each value, and errors of the same size for all."""
-    with computing(weight):
-        x = weight.detach().float()
-        found = torch.addcmul(x, x, noise[0], value=relative)
-        return found if isinstance(absolute, float) and not absolute else found.add_(noise[1] * absolute)
+def write_noisy(
+    target: torch.Tensor,
+    before: torch.Tensor,
+    noise: tuple[torch.Tensor, torch.Tensor],
+    relative: float,
+    absolute: Any,
+) -> None:
+    """Write a plain tensor with errors relative to each value, and errors of the same size for all. In blocks: large
+    tensors in between cost more than the arithmetic."""
+    with computing(target):
+        flat, size = before.detach().reshape(-1), noise[0].shape[0]
+        into = target.detach().view(-1) if target.is_contiguous() else torch.empty_like(flat)
+        for start in range(0, flat.shape[0], size):
+            x = flat[start : start + size].float()
+            x = torch.addcmul(x, x, noise[0][: x.shape[0]], value=relative)
+            if not isinstance(absolute, float) or absolute:
+                x += noise[1][: x.shape[0]] * absolute
+            into[start : start + size] = x
+        if not target.is_contiguous():
+            target.detach().copy_(into.view(target.shape))
 
 
 def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
