@@ -17,6 +17,6 @@ def command(options: argparse.Namespace) -> int:
         found = compare_runs(Path(a), Path(b), mapping)
     found.names = (options.a, options.b)
     if options.html:
-        Path(options.html).write_text(report.to_html(found), encoding="utf-8")
+        Path(options.html).write_text(report.to_html(found), encoding="utf-8", errors="backslashreplace")
     print(to_json(found) if options.json else printable(report.to_text(found)))
     return 0 if found.agrees else 1

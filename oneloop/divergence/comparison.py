@@ -77,7 +77,7 @@ class Pair:
 
     @property
     def differs(self) -> bool:
-        return bool(self.reason) or self.ratio > THRESHOLD
+        return bool(self.reason) or not self.ratio <= THRESHOLD
 
 
 @dataclass(frozen=True)

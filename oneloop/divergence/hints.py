@@ -10,6 +10,7 @@ from ..formats.trace_file import Record, Trace
 from .comparison import ACCUMULATION, CLIPPING, GRADIENT, INPUT, STATE, UPDATE, Finding, Step, other_options
 
 LOSS = "(loss)"
+LONGEST = 1 << 24  # positions
 CLOSE = 0.02  # of the difference may be left unexplained
 
 
@@ -93,8 +94,12 @@ def _explains(change: np.ndarray, a: Record, b: Record) -> bool:
 def _constant(record: Record, trace: Trace) -> np.ndarray:
     """The projections of an activation that has 1 everywhere but along its features."""
     samples = np.array([int(sample, 16) for sample in trace.samples], dtype=np.uint64)
-    found = digests.factors_of(samples).astype(np.float64).sum(0) if record.has_samples else np.ones(8)
+    found = (
+        digests.factors_of(samples).astype(np.float64).sum(0) if record.has_samples else np.ones(digests.PROJECTIONS)
+    )
     positions = record.shape[: len(record.shape) - 1 - record.has_samples]
+    if max(positions, default=0) > LONGEST:
+        return np.zeros(digests.PROJECTIONS)
     for place, size in enumerate(positions):
         found = found * digests.factors(f"activation.{place}", 0, size).astype(np.float64).sum(0)
     return found

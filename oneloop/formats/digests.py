@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -110,7 +110,8 @@ def activation_axes(
     return tuple(map(Axis, _places(len(shape), None), shape, offsets, sizes))
 
 
-class Positions(NamedTuple):
+@dataclass(frozen=True)
+class Positions:
     """Which positions of the sequences a process has where they are divided, or padded to be divided."""
 
     given: int  # in tensors, with padding

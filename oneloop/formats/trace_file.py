@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import CheckpointError
 from .durable import make_directory, replace_file
 from .reading import parse_json, read_bytes
-from .schema import anything, check, flag, integer, listing, mapping, number, one_of, optional, record, text
+from .schema import check, flag, integer, listing, mapping, number, optional, record, text
 
 FOLDER = "trace"
 VERSION = 1
@@ -66,7 +66,9 @@ class Trace:
     records: list[Record] = field(default_factory=list)
 
 
-_SHORT = text(rf".{{0,{LONGEST}}}", "a short text")
+_SHORT = text(rf"[^\n\ud800-\udfff]{{0,{LONGEST}}}", "a short text")
+_SIZE = integer(0, 1 << 48)
+_NUMBER, _POSITIVE = number(-1e60, 1e60), number(0, 1e60)  # sums of numbers in float32
 _HEX = text(r"[0-9a-f]{1,16}", "a hexadecimal number")
 _RECORD = record(
     {
@@ -75,22 +77,36 @@ _RECORD = record(
         "item": _SHORT,
         "call": integer(0, 1 << 30),
         "type": _SHORT,
-        "shape": listing(integer(0)),
+        "shape": listing(_SIZE),
         "dtype": text(r"[a-z0-9_]{1,20}", "the name of a type"),
         "has_samples": flag,
-        "norm": number(0),
-        "largest": number(0),
+        "norm": _POSITIVE,
+        "largest": _POSITIVE,
         "bad": integer(0),
-        "projections": listing(number(), 8),
-        "column_sum": number(),
-        "rounding": number(0),
-        "transposed": optional(listing(number(), 8)),
-        "parts": optional(listing(number())),
-        "replicas": number(0),
+        "projections": listing(_NUMBER, 8),
+        "column_sum": _NUMBER,
+        "rounding": _POSITIVE,
+        "transposed": optional(listing(_NUMBER, 8)),
+        "parts": optional(listing(_NUMBER)),
+        "replicas": _POSITIVE,
     },
     is_closed=True,
 )
-_SETTING = one_of(flag, number(), _SHORT, optional(_SHORT), mapping(anything), listing(anything))
+_SETTINGS = record(
+    {
+        "processes": integer(1),
+        "mesh": mapping(integer(1)),
+        "micro_batches": integer(0),
+        "half": text("|fp16|bf16", "fp16, bf16 or nothing"),
+        "loss_scale": _POSITIVE,
+        "max_grad_norm": _NUMBER,
+        "grad_norm": _NUMBER,
+        "learning_rate": _NUMBER,
+        "optimizer": _SHORT,
+        "groups": listing(mapping(_NUMBER)),
+    },
+    is_closed=True,
+)
 _TRACE = record(
     {
         "format": text("oneloop.trace", "oneloop.trace"),
@@ -99,10 +115,10 @@ _TRACE = record(
         "run": _SHORT,
         "step": integer(0),
         "framework": text(r"[a-z]{1,30}", "the name of a framework"),
-        "settings": mapping(_SETTING),
+        "settings": _SETTINGS,
         "columns": mapping(_HEX),
         "samples": listing(_HEX),
-        "shapes": mapping(listing(integer(0))),
+        "shapes": mapping(listing(_SIZE)),
         "has_rounding": flag,
         "records": listing(_RECORD),
     },

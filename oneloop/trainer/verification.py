@@ -5,6 +5,7 @@ the framework's, Python's or NumPy's. The gradients are applied once.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from .tracing import tracing_of
 logger = logging.getLogger(__name__)
 
 Place = tuple[str, str, str]  # what, the layer, and its class
+Difference = tuple[float, Place]  # with its number in the order of a pass
 
 
 class VerifySteps(Part):
@@ -71,17 +73,18 @@ class VerifySteps(Part):
         self._first = self._second = None
         self._gradients = []
         every = self.context.processes.all_gather_object(found)
-        for process, place in enumerate(every):
-            if place is not None:
-                self._report(process, place)
-                return
+        # The first one: a difference in one process makes others in all that exchange activations or gradients with it.
+        differing = [(each[0], process, each[1]) for process, each in enumerate(every) if each is not None]
+        if differing:
+            _, process, place = min(differing)
+            self._report(process, place)
 
     def fail_run(self) -> None:
         if self._second is not None:
             self._second.detach()
 
-    def _compare(self) -> Place | None:
-        """The first place that differs; None if the gradients have the same bytes."""
+    def _compare(self) -> Difference | None:
+        """The first place that differs in this process; None if its gradients have the same bytes."""
         assert self._first is not None and self._second is not None
         tracing, parameters = self._second.tracing, self.context.engine.parameters
         differing = []
@@ -93,11 +96,11 @@ class VerifySteps(Part):
                 differing.append(p)
         if not differing:
             return None
-        place = self._first.first_difference(self._second)
-        if place is not None:
-            return place
+        found = self._first.first_difference(self._second)
+        if found is not None:
+            return found
         names = {id(p): name for name, p in self.backend.models.named_parameters(self.context.model)}
-        return "gradient", names.get(id(differing[0]), "a parameter"), ""
+        return math.inf, ("gradient", names.get(id(differing[0]), "a parameter"), "")
 
     def _report(self, process: int, place: Place) -> None:
         what, name, kind = place
@@ -148,11 +151,11 @@ class Fingerprints:
     def _add(self, what: str, name: str, layer: Any, tensor: Any) -> None:
         self._found.append(((what, name, type(layer).__name__), self.tracing.fingerprint(tensor)))
 
-    def first_difference(self, other: "Fingerprints") -> Place | None:
+    def first_difference(self, other: "Fingerprints") -> Difference | None:
         """A host sync."""
-        for (place, one), (_, two) in zip(self._found, other._found):
+        for number, ((place, one), (_, two)) in enumerate(zip(self._found, other._found)):
             if not np.array_equal(self._numbers(one), self._numbers(two)):
-                return place
+                return number, place
         return None
 
     @staticmethod

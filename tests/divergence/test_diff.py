@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from oneloop.divergence.runs import read_mapping, read_run
 from oneloop.errors import ArgumentError, CheckpointError
 from oneloop.formats import digests, trace_file
 from tests.backends.support import kit_module, names, rows
+from tests.distributed import launch
 from tests.divergence import faults, pairs, search
 from tests.divergence.faults import Fault
 
@@ -153,6 +155,23 @@ def test_divided_sequences_agree_with_whole_ones(tmp_path, runs):
         found = compare_runs(alone, tmp_path / str(number))
         module, kind = fault.expected
         assert (found.first.module.removeprefix("encoder."), found.first.kind) == (module, kind), to_text(found)
+
+
+def test_a_mismatch_in_one_process_stops_all(tmp_path):
+    """verify_steps under data parallelism, sharding and tensor parallelism."""
+    layouts = ("dp2", "shard2", "tp2")
+    launch.run(2, tmp_path, *layouts, script=Path(__file__).with_name("verify_job.py"))
+    for found in launch.results(tmp_path, 2):
+        for layout in layouts:
+            clean, (steps, message) = found[layout]
+            assert clean == [2, ""], f"{layout}: a run without a fault"
+            assert steps == 1, "the update was not applied"
+            assert "step 2: the gradients differ" in message and "in process 1" in message, f"{layout}: {message}"
+            assert "in the output of blocks.1.mlp.act " in message, f"{layout}: {message}"
+        assert found["warned"] == [[2, ""]]
+    events = [json.loads(line) for line in (tmp_path / "warned" / "run.jsonl").read_text().splitlines()]
+    (event,) = [each for each in events if each["event"] == "replay_mismatch"]
+    assert (event["process"], event["module"], event["action"]) == (1, "blocks.1.mlp.act", "warn")
 
 
 # -- the command
