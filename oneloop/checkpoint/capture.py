@@ -370,6 +370,14 @@ _ARGUMENTS = (
     *("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
     *("label_smoothing_factor", "neftune_noise_alpha", "bf16", "fp16", "fp16_opt_level", "dataloader_drop_last"),
 )
+# Settings that are stored only if they are not these.
+USUAL: dict[str, Any] = {
+    "data_order": "oneloop",
+    "stream_sharding": "samples",
+    "optim_target_modules": None,
+    "gradient_checkpointing_kwargs": None,
+    "torch_compile": False,
+}
 
 
 def run_state(run: SavedRun, gathered: GatheredState) -> RunState:
@@ -397,14 +405,13 @@ def run_properties(run: SavedRun) -> dict[str, Any]:
     """What should be the same in a resumed run."""
     plan, args = run.plan, run.core.trainer.args
     others = {name: getattr(args, name) for name in _ARGUMENTS}
+    others |= {name: getattr(args, name) for name in USUAL if getattr(args, name) != USUAL[name]}
     plain = (int, float, str, bool, dict, list, type(None))
     chosen = run.parts.properties()
-    if args.data_order != "oneloop":
-        chosen = chosen | {"data_order": args.data_order}
+    if plan.accumulation != args.gradient_accumulation_steps:  # on another number of processes
+        chosen = chosen | {"gradient_accumulation_steps": args.gradient_accumulation_steps}
     if plan.cooldown is not None:
         chosen = chosen | {"cooldown_steps": args.cooldown_steps, "cooldown_type": args.cooldown_type}
-    if args.stream_sharding != "samples":
-        chosen = chosen | {"stream_sharding": args.stream_sharding}
     return (
         chosen
         | stream_properties(run.core.trainer.train_dataset)

@@ -31,6 +31,7 @@ def check(core: SavedTrainer, is_written_by_us: bool) -> None:
     if core.mesh.is_main:
         _warn_about_generators(trainer.train_dataset, "train_dataset")
         _warn_about_generators(trainer.data_collator, "data_collator")
+        _warn_about_states_in_workers(core)
         _warn_about_iterable_data(core)
 
 
@@ -79,6 +80,8 @@ def _warn_about_iterable_data(core: SavedTrainer) -> None:
             ", ".join(samplers),
         )
     reason = streams.why_not_seekable(dataset, trainer.args.dataloader_num_workers)
+    if reason is None and trainer.args.data_order == "transformers" and core.mesh.num_batches > 1:
+        reason = "data_order='transformers' does not use its state_dict on several processes, nor a generator in it"
     if reason is not None:
         logger.warning(
             "A resumed run reads train_dataset, a %s, again up to its position: %s.", type(dataset).__name__, reason
@@ -101,6 +104,24 @@ def _warn_about_generators(owner: Any, where: str) -> None:
         f"{type(generator).__module__}.{type(generator).__name__}",
         type(owner).__name__,
     )
+
+
+def _warn_about_states_in_workers(core: SavedTrainer) -> None:
+    """Each worker has a copy of the dataset and of the collator, which goes on by itself."""
+    trainer = core.trainer
+    if not trainer.args.dataloader_num_workers or core.backend.loaders.is_iterable(trainer.train_dataset):
+        return
+    for where, owner in (("train_dataset", trainer.train_dataset), ("data_collator", trainer.data_collator)):
+        if callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None)):
+            logger.warning(
+                "%s, a %s, has a state_dict, but is read by workers (dataloader_num_workers=%d), whose copies of it "
+                "change by themselves: their states are not in checkpoints, so a resumed run draws other numbers than "
+                "an uninterrupted one. Draw from random, numpy.random or the framework, which workers seed for each "
+                "sample; or use dataloader_num_workers=0.",
+                where,
+                type(owner).__name__,
+                trainer.args.dataloader_num_workers,
+            )
 
 
 def _generators(owner: Any, place: str, depth: int = _DEEPEST) -> Any:

@@ -23,18 +23,15 @@ from ..secrets import restored
 from ..state import TrainerControl
 from ..steps import Position, accumulation_for
 from . import from_framework, from_other_trainers, log_history, store
-from .capture import run_properties
+from .capture import USUAL, run_properties
 from .reader import Checkpoint
 from .run_state import OWN_STATES, STATE, DataStates, PositionState, ResumePoint, RunState
 from .saved_run import SavedRun, SavedTrainer
 
 logger = logging.getLogger(__name__)
 
-# Restored with the optimizer and its schedule, regardless of the arguments.
-_STORED = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
-
-
-_USED = " (using the checkpoint's)"
+# Restored with the optimizer and its schedule, regardless of the arguments; or the resume is refused.
+_STORED = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim_args")
 
 
 # -- which checkpoint
@@ -244,6 +241,9 @@ def keep_global_batch(run: SavedRun, checkpoint: Checkpoint) -> None:
     core, now = run.core, run.core.mesh.num_batches
     if stored.processes == now:
         core.strategy.load_state(stored.strategy)
+        given, actual = (stored.properties.get(name) for name in ("gradient_accumulation_steps", "accumulation"))
+        if given == core.trainer.args.gradient_accumulation_steps and isinstance(actual, int) and actual != given:
+            run.set_accumulation(actual)  # the run had been moved to this number of processes before
         return
     if stored.properties.get("stream_sharding") == "shards":
         raise CheckpointError(
@@ -444,17 +444,21 @@ def _warn_about_changes(run: SavedRun, before: dict[str, Any]) -> None:
     now = run_properties(run)
     elastic: tuple[str, ...] = ("processes", "accumulation") if before.get("processes") != now["processes"] else ()
     elastic += () if run.plan.cooldown is None else ("max_steps",)
-    before = {"data_order": "oneloop"} | before
-    now = {"data_order": "oneloop"} | now
-    changed = [
-        f"{key} was {_format_short(before[key])}, is {_format_short(now[key])}{_USED if key in _STORED else ''}"
+    before, now = USUAL | before, USUAL | now
+    changed = {
+        key: f"{key} was {_format_short(before[key])}, is {_format_short(now[key])}"
         for key in before
         if key in now and before[key] != now[key] and key not in elastic
-    ]
-    if changed:
+    }
+    if stored := [text for key, text in changed.items() if key in _STORED]:
+        logger.warning(
+            "These arguments differ from those of the run that wrote the checkpoint, whose values are used: %s.",
+            "; ".join(stored),
+        )
+    if others := [text for key, text in changed.items() if key not in _STORED]:
         logger.warning(
             "This run differs from the one that wrote the checkpoint, so its result will not be bit-exact: %s.",
-            "; ".join(changed),
+            "; ".join(others),
         )
 
 

@@ -102,9 +102,10 @@ class SamplerBatches(UserBatches):
             yield [int(i) for i in batch]
 
     def _split(self) -> Iterator[list[int]]:
-        """Broadcasts the order from the main process, since samplers draw from RNGs that differ between processes."""
+        """Broadcasts the order from the main process, since samplers draw from RNGs that differ between processes. A
+        sampler may yield more than its length, or go on for ever."""
         order = self.processes.broadcast_object(
-            np.fromiter(iter(self.sampler), np.int64) if self.shard_id == 0 else None
+            np.fromiter(islice(iter(self.sampler), len(self.sampler)), np.int64) if self.shard_id == 0 else None
         )
         for number in range(len(self)):
             start, stop = self._part(number, len(order))

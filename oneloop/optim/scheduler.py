@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .plateau import rates_of_groups
+from .schedules import Factor
 
 
 class Scheduler:
@@ -15,6 +16,8 @@ class Scheduler:
         self.backend = backend
         self.optimizer = optimizer
         self.factor = factor
+        self._schedule = factor  # which `follow` may build upon
+        self._base_rate = self.initial_rate(backend, optimizer)  # that of groups without their own
         self.base_lrs: list[float] = self._initial_rates()
         self.last_epoch: int = start  # the step; named as in torch's schedulers
         self._apply()
@@ -61,7 +64,12 @@ class Scheduler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.last_epoch = int(state["last_epoch"])
-        self.base_lrs = rates_of_groups(state.get("base_lrs", self.base_lrs), len(self.base_lrs))
+        before, base = self.base_lrs, self._base_rate
+        self.base_lrs = rates_of_groups(state.get("base_lrs", before), len(before))
+        # A schedule that ends at a given learning rate gets there from the stored one.
+        self._base_rate = next((rate for rate, own in zip(self.base_lrs, before) if own == base), base)
+        if self._base_rate != base and isinstance(self._schedule, Factor):
+            self._schedule.start_from(self._base_rate)
         self._apply()
 
 

@@ -9,6 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from ..errors import ArgumentError
@@ -24,7 +25,7 @@ def make_schedule(
     *,
     lr_init: float | None = None,
     **options: Any,
-) -> Schedule:
+) -> "Factor":
     """The factor function of this name; `options` are its lr_scheduler_kwargs.
 
     `lr_init` is the base learning rate, needed by the schedules that end at a given learning rate.
@@ -35,6 +36,7 @@ def make_schedule(
     make = _BY_STEP[name]
     accepted = set(inspect.signature(make).parameters) - {"warmup", "total"}
     _check_options(name, options, accepted - {"lr_init"})
+    again = partial(make_schedule, name, num_warmup_steps, num_training_steps, **options)
     if num_training_steps is None and needs_length(name) and options.get("num_stable_steps") is None:
         free = ", ".join(sorted(_BY_STEP.keys() & _ENDLESS))
         raise ArgumentError(
@@ -44,9 +46,8 @@ def make_schedule(
     if "lr_init" in accepted:
         options["lr_init"] = lr_init
     warmup = num_warmup_steps or 0
-    return Factor(
-        make(warmup, num_training_steps, **options), _described(name, make, warmup, num_training_steps, options)
-    )
+    function = make(warmup, num_training_steps, **options)
+    return Factor(function, _described(name, make, warmup, num_training_steps, options), again)
 
 
 class Factor:
@@ -54,9 +55,15 @@ class Factor:
 
     args: tuple = ()
 
-    def __init__(self, function: Schedule, keywords: dict[str, Any]) -> None:
+    def __init__(self, function: Schedule, keywords: dict[str, Any], again: Callable[..., "Factor"]) -> None:
         self.func = function
         self.keywords = keywords
+        self._again = again
+
+    def start_from(self, rate: float) -> None:
+        """Change the base learning rate, which schedules that end at a given learning rate depend on."""
+        made = self._again(lr_init=rate)
+        self.func, self.keywords = made.func, made.keywords
 
     def __call__(self, step: int) -> float:
         return self.func(step)

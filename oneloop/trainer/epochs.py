@@ -25,6 +25,7 @@ from ..formats.reading import restoring
 from ..formats.safetensors_io import read as read_tensors
 from ..formats.structure import check_rng_states
 from . import dataloaders
+from .validation import has_length
 
 if TYPE_CHECKING:
     from .core import Core
@@ -491,13 +492,22 @@ class Epochs:
             if self.resume.data.is_waiting:
                 is_over = self.resume.data.exhausted
             else:
-                is_over = self.source is not None and (
-                    self.source.is_over or getattr(self.run.plan.loader, "ended", False)
-                )
+                has_ended = getattr(self.run.plan.loader, "ended", False)
+                is_over = self.source is not None and (self.source.is_over or has_ended or self._is_read_to_its_length)
             return now | {"exhausted": is_over and now["data"] is not None, "first_batch": self.first_batch}
         before = dict(self.ahead.before[1])
         now["data"] = before.pop("data")
         return now | {"ahead": before if any(before.values()) else None}
+
+    @property
+    def _is_read_to_its_length(self) -> bool:
+        """Whether as many samples were taken in the epoch as a stream with a length says that it has."""
+        plan, core, dataset = self.run.plan, self.core, self.trainer.train_dataset
+        if self.trainer.args.packing or not core.backend.loaders.is_own(plan.loader):
+            return False
+        if core.mesh.num_batches > 1 or not streams.keeps_state_across_epochs(self._owner_of_position()):
+            return False
+        return has_length(dataset) and self.run.position.step_in_epoch * plan.samples_per_step >= len(dataset)
 
     def _states_of_fetch(self) -> tuple[Any, dict[str, Any]]:
         """What the fetch of a batch may change."""

@@ -120,6 +120,8 @@ class NonfiniteUpdates(Part):
         bad = [b.name for b in backend.models.buffers(self.context.model) if not tensors.is_finite(b.current)]
         if bad:
             text = f"{text} Buffers of the model that are not finite now: {preview(bad)}."
-        text = f"{text} Last checkpoint: {checkpointer.last_saved or 'none in this run'}. Inspect these samples, "
+        # A save that was just written by the main process is not known to the others.
+        last = checkpointer.last_saved or "none in this run" if self.context.mesh.is_main else "see process 0"
+        text = f"{text} Last checkpoint: {last}. Inspect these samples, "
         text += "lower the learning rate, or use debug='underflow_overflow' to find the layer"
         return f"{text}." if self.skips else f"{text}; nonfinite='skip' skips such steps and continues."

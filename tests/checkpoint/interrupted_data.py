@@ -170,6 +170,26 @@ class StreamWithRestart(StreamWithPlace):
             yield self.texts[self.place - 1]
 
 
+class StreamWithEpoch(StreamWithRestart):
+    """Its state counts passes too. It has a length: nothing else would tell that a pass was over when it was saved."""
+
+    epoch = 0
+
+    def __len__(self):
+        return len(self.texts)
+
+    def __iter__(self):
+        self.epoch += self.place == len(self.texts)
+        return super().__iter__()
+
+    def state_dict(self):
+        return super().state_dict() | {"epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.epoch = state["epoch"]
+
+
 class StreamWithOwnIterator(StreamWithPlace):
     """Its own iterator, which starts again after it has said that it is over."""
 
@@ -251,6 +271,10 @@ def streamed_with_restart(course, kit):
     return dataset(StreamWithRestart(NoisyTexts(course.samples, 5, kit)))
 
 
+def streamed_with_epoch(course, kit):
+    return dataset(StreamWithEpoch(NoisyTexts(course.samples, 5, kit)))
+
+
 def streamed_with_own_iterator(course, kit):
     return dataset(StreamWithOwnIterator(NoisyTexts(course.samples, 5, kit)))
 
@@ -270,6 +294,7 @@ COMMON = {
     "stream with place": streamed_with_place,
     "stream with restart": streamed_with_restart,
     "stream with own iterator": streamed_with_own_iterator,
+    "stream with epoch": streamed_with_epoch,
 }
 
 

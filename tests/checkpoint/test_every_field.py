@@ -133,7 +133,8 @@ def compare(before, after, same_processes):
     assert missing == [], "the run of state_job.py has something of every part"
     if not same_processes:  # how many there are, and what each of them had
         for run in (left, right):
-            run["course"] = {k: v for k, v in run["course"].items() if k not in ("processes", "accumulation")}
+            moved = ("processes", "accumulation", "gradient_accumulation_steps")
+            run["course"] = {k: v for k, v in run["course"].items() if k not in moved}
             run["position"] = {k: v for k, v in run["position"].items() if k not in ("ranks", "parts")}
             run.pop("strategy")
     same(left, right)

@@ -138,6 +138,35 @@ def test_data_without_one_or_with_a_state(arguments, caplog, data):
     assert "generator of its own" not in caplog.text
 
 
+class CollatorWithState:
+    """The state of a worker's copy is not that of the main process."""
+
+    def __init__(self, backend):
+        self.backend = backend
+
+    def __call__(self, samples):
+        return {key: self.backend.tensor(np.stack([row[key] for row in samples])) for key in samples[0]}
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_in_workers_is_warned_of(arguments, caplog, workers):
+    backend = available()[0]
+    data, args = WithState(np.random.default_rng(0)), arguments(**RUN, dataloader_num_workers=workers)
+    with caplog.at_level(logging.WARNING):
+        Trainer(backend.classifier(), args, CollatorWithState(backend), data).train()
+    for said in (
+        "train_dataset, a WithState, has a state_dict",
+        "data_collator, a CollatorWithState, has a state_dict",
+    ):
+        assert (said in caplog.text) is bool(workers)
+
+
 # -- the shuffle buffer of `datasets`
 
 

@@ -2,6 +2,8 @@
 
 import os
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -14,9 +16,6 @@ pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="forks processes of a CP
 
 def _played(framework, first, count):
     """In a process of its own: the fuzzer forks, and test processes have threads."""
-    import subprocess
-    import sys
-
     command = [sys.executable, "-m", "tests.fuzz.runs", framework, "--first", str(first), "--runs", str(count)]
     return subprocess.run(
         [*command, "--no-shrink"], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
@@ -31,6 +30,13 @@ def test_scripts_end_as_if_they_had_not_been_interrupted(framework):
     assert f"{len(seeds)} scripts on {framework}" in done.stdout and ": 0 differ" in done.stdout
 
 
+@pytest.mark.skipif("torch" not in names(), reason="scripts for PyTorch")
+def test_scripts_that_went_wrong_end_as_they_should():
+    command, variables = [sys.executable, "-m", "tests.fuzz.found"], os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables)
+    assert done.returncode == 0 and ": 0 differ" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+
+
 @pytest.mark.parametrize("framework", names())
 def test_a_seed_is_one_script_and_seeds_differ(framework):
     random.seed(5)
@@ -43,7 +49,10 @@ def test_a_seed_is_one_script_and_seeds_differ(framework):
     missing = set(users.TRAITS) - drawn
     assert missing <= (set() if framework == "torch" else only_torch | {"precision", "workers"}), missing
     assert {phase.how for script in first for phase in script.phases} == {"signal", "abort", "kill"}
-    assert {script.kind for script in first} == set(users.KINDS[framework])
+    refused = {kind for kind in users.KINDS[framework] if kind.endswith(" BatchSampler")}  # on several processes
+    assert {script.kind for script in first} == set(users.KINDS[framework]) - refused
+    alone = {users.draw(seed, framework).kind for seed in range(300)}
+    assert alone == set(users.KINDS[framework])
     places = {phase.where for script in first for phase in script.phases}
     assert places == {*users.EVENTS, "evaluation", "write", None}
     assert not any(a in script.traits and b in script.traits for script in first for a, b in users.EXCLUDED)

@@ -21,6 +21,9 @@ from tests.checkpoint.interrupted_data import Stream, StreamWithOffset
 from tests.checkpoint.interrupted_runs import Aborted, CollatorWithState, Evaluated, Recording, StopsEpoch
 from tests.checkpoint.job import NoisyCollator, NoisyDocuments, NoisyStream, NoisyTexts, Walk
 
+SCHEDULES = ("cosine", "linear", "constant", "polynomial", "cosine_with_restarts", "cosine_with_min_lr")
+RANDOM_KINDS = ("map with state", "sampler of data with state")
+RANDOM = ("adapter", "draws", "collator")  # traits that draw other numbers on another number of processes
 LENGTH = 8  # tokens of a packed sequence
 EVENTS = (*interrupted_runs.EVENTS, "on_train_begin", "on_substep_end", "on_pre_optimizer_step", "on_optimizer_step")
 EVENTS += ("on_prediction_step", "on_train_end")
@@ -69,16 +72,14 @@ class Script:
     options: dict = field(default_factory=dict)  # of TrainingArguments
     traits: dict = field(default_factory=dict)
     phases: tuple = (Phase(),)
+    # Whether it moves to other numbers of processes. Sums are rounded differently there, and random numbers are others:
+    # then nothing draws any, and the logs are the same up to rounding. Otherwise all bytes are the same.
+    moves: bool = False
 
     @property
     def world(self):
         """The processes of the undisturbed run."""
         return self.phases[0].processes
-
-    @property
-    def is_exact(self):
-        """Whether the same bytes are expected: on another number of processes sums are rounded differently."""
-        return all(phase.processes == self.world for phase in self.phases)
 
 
 # -- traits: name -> the value of a script that has it, or None
@@ -116,11 +117,10 @@ def _precision(draw, script):
 
 
 def _workers(draw, script):
-    if script.framework == "mindspore" or script.kind.startswith("torch "):
+    # A dataset's own state is not in checkpoints where workers read it: a warning says so.
+    if script.framework == "mindspore" or script.kind.startswith("torch ") or script.kind in RANDOM_KINDS:
         return None
-    number, is_kept = draw.choice([1, 2]), draw.random() < 0.5
-    # A dataset's own state, in workers that are kept, is not in checkpoints: docs/reliability.md names it.
-    return [number, is_kept and "with state" not in script.kind]
+    return [draw.choice([1, 2]), draw.random() < 0.5]
 
 
 def _packing(draw, script):
@@ -151,12 +151,14 @@ TRAITS = {
 EXCLUDED = (
     ("optimizer", "optim"),
     ("packing", "collator"),
+    ("workers", "collator"),  # likewise
     ("packing", "adapter"),
+    ("packing", "precision"),  # the mask of the small language model is not one of half precision
+    ("packing", "nan"),  # weights that are NaN keep no documents apart
     ("spikes", "nan"),
     ("adapter", "average"),
     ("evaluated", "packing"),
     ("other_rates", "optimizer"),
-    ("other_rates", "adapter"),  # which leaves a group of its optimizer without parameters: nothing is restored
 )
 
 
@@ -165,8 +167,11 @@ def draw(seed, framework="torch", worlds=(1,)):
     source = random.Random(f"{framework} {seed}")
     script = Script(framework, source.choice(sorted(KINDS[framework])), batch=source.choice([2, 2, 3]))
     script.samples = source.choice([count for count in range(5, 15) if count % script.batch != 1])
-    if script.kind == "long sampler":
-        script.samples -= script.samples % script.batch
+    if max(worlds) > 1 and script.kind.endswith(" BatchSampler"):  # refused on several processes
+        script.kind = "sampler"
+    if script.kind == "long sampler":  # an update that is not full would read beyond
+        whole = script.batch * math.lcm(*worlds)
+        script.samples = max(whole, script.samples - script.samples % whole)
     for name, (share, value) in TRAITS.items():
         if source.random() < share and (found := value(source, script)) is not None:
             script.traits[name] = found
@@ -182,6 +187,14 @@ def draw(seed, framework="torch", worlds=(1,)):
     if "evaluates" in script.traits:  # what a callback evaluates when a signal comes is given up, and not repeated
         places = [place for place in places if place not in OF_EVALUATIONS]
     script.phases = _phases(source, worlds, places)
+    sizes = {phase.processes for phase in script.phases}
+    script.moves = len(sizes) > 1
+    if script.moves:  # an update keeps its samples on every number of processes
+        script.options["gradient_accumulation_steps"] = math.lcm(*sizes) // script.world
+        script.options["dataloader_drop_last"] = False  # of batches of all processes
+        script.kind = "map" if script.kind in RANDOM_KINDS else script.kind
+        for name in RANDOM:
+            script.traits.pop(name, None)
     return script
 
 
@@ -207,7 +220,7 @@ def _options(source, script):
         "max_grad_norm": source.choice([1.0, 0.05, 0.0]),
         "weight_decay": source.choice([0.0, 0.1]),
         "warmup_steps": source.choice([0, 0, 3]),
-        "lr_scheduler_type": source.choice(["cosine", "linear", "constant", "polynomial", "cosine_with_restarts"]),
+        "lr_scheduler_type": source.choice([*SCHEDULES]),
         "label_smoothing_factor": source.choice([0.0, 0.0, 0.1]),
         "nonfinite": "stop",
     }
@@ -219,16 +232,18 @@ def _options(source, script):
     if found["save_strategy"] == "best" or found["load_best_model_at_end"]:
         found |= source.choice([{"metric_for_best_model": "loss"}, {"metric_for_best_model": "step"}])
         found["greater_is_better"] = found["metric_for_best_model"] == "step"
+    if "spikes" in script.traits and script.kind == "stream with own iterator":  # which can be read once
+        script.traits["spikes"][0]["loss_spike"] = "warn"
     if "spikes" in script.traits:
         found["max_steps"] = source.choice([12, 15, 18])
     if "spikes" in script.traits and script.traits["spikes"][0]["loss_spike"] == "rollback":
         found |= {"save_strategy": "steps", "save_steps": source.choice([1, 2, 3]), "load_best_model_at_end": False}
     # In the order of transformers, a sampler is read until it has nothing more; a mixture has an order of its own.
-    has_other_order = script.kind != "long sampler" and "mixture" not in script.kind and "packing" not in script.traits
+    # On several processes, the state of a stream is not used in it.
+    has_other_order = script.kind not in ("long sampler", "stream with generator", "stream with epoch")
+    has_other_order = has_other_order and "mixture" not in script.kind and "packing" not in script.traits
     if script.framework == "torch" and source.random() < 0.2 and has_other_order:
         found["data_order"] = "transformers"
-    if "other_rates" in script.traits and found["lr_scheduler_type"] == "polynomial":
-        found["lr_scheduler_type"] = "linear"  # its end is relative to the learning rate of the arguments
     if script.kind.startswith("map") and "packing" not in script.traits and source.random() < 0.3:
         found["group_by_length"] = True
     if source.random() < 0.25:
@@ -238,6 +253,8 @@ def _options(source, script):
             found |= {"lr_scheduler_type": "constant", "warmup_steps": 0, "logging_steps": 2}
             if script.traits.get("packing", [""])[0] in ("stream", "mixture"):
                 found |= {"max_steps": 7}
+    if found["lr_scheduler_type"] == "cosine_with_min_lr":
+        found["lr_scheduler_kwargs"] = {"min_lr": 0.01}
     return found
 
 
@@ -395,7 +412,8 @@ def build(script, output, samples, places, is_resumed):
         given = KINDS[script.framework][script.kind](script, kit)
         data, own = given.pop("data"), given.pop("options", {})
         members |= given
-        model = kit.adapted() if "adapter" in traits else kit.model(seed=4 if is_resumed else 3)
+        seed, random_parts = 4 if is_resumed else 3, {"dropout": 0.0, "norm": False} if script.moves else {}
+        model = kit.adapted() if "adapter" in traits else kit.model(seed, **random_parts)
         collator = (CollatorWithState if "collator" in traits else NoisyCollator)(kit)
     options |= own | traits.get("average", {}) | traits.get("spikes", [{}])[0]
     if "nan" in traits:

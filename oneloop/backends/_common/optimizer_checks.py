@@ -41,6 +41,37 @@ def check_names(groups: Iterable[Mapping[str, Any]], own: Iterable[str], source:
     check_optimizer_names(set(listed), wanted, source)
 
 
+def check_division(groups: Iterable[Mapping[str, Any]], own: Iterable[Iterable[str]], source: str) -> None:
+    """Each group of this run's optimizer, given by the names of its parameters, can take the stored options: the
+    checkpoint has the same ones for all of its parameters."""
+    options = {
+        name: {key: group[key] for key in group if key != "names"} for group in groups for name in group["names"]
+    }
+    for names in own:
+        found = [options[name] for name in names]
+        other = next((each for each in found if each != found[0]), None)
+        if other is not None:
+            keys = sorted(key for key in {*found[0], *other} if found[0].get(key) != other.get(key))
+            values = "; ".join(f"{key} {found[0].get(key)!a} and {other.get(key)!a}" for key in keys[:3])
+            raise CheckpointError(
+                f"the optimizer state in {source} divides the parameters into other groups: {preview(sorted(names))} "
+                f"are one group in this run, and have different options there ({values}). Use the weight_decay, the "
+                "optim_target_modules and the create_optimizer that the checkpoint was written with."
+            )
+
+
+def check_kind(stored: Mapping[str, Any], current: Mapping[str, Any], source: str) -> None:
+    """A group is of the same kind as the stored one. A release may add options, and an optimizer while it steps; but
+    groups that each have some that the other has not are of optimizers that treat parameters differently."""
+    missing, unknown = sorted(current.keys() - stored.keys()), sorted(stored.keys() - current.keys() - {"names"})
+    if {*missing} - {"initial_lr"} and {*unknown} - {"initial_lr"}:
+        raise CheckpointError(
+            f"the optimizer state in {source} has another kind of options for {preview(sorted(stored['names']))}: "
+            f"{preview(unknown)}, but in this run {preview(missing)}. Use the optim_target_modules and the "
+            "create_optimizer that the checkpoint was written with."
+        )
+
+
 def by_parameter(keys: Iterable[str], own: Iterable[str], source: str) -> dict[str, set[str]]:
     """The fields of each parameter, from names such as "weight:exp_avg"."""
     found: dict[str, set[str]] = {name: set() for name in own}

@@ -233,6 +233,8 @@ def load_optimizer(
 
 
 def _check_options(optimizer: Any, names: dict[int, str], groups: list[dict[str, Any]], source: str) -> None:
+    own = [[names[id(p)] for p in group["params"]] for group in getattr(optimizer, "param_groups", ())]
+    checks.check_division(groups, own, source)
     stored = {name: group for group in groups for name in group["names"]}
     for group in getattr(optimizer, "param_groups", ()):
         if group["params"]:

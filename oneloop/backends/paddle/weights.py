@@ -240,6 +240,10 @@ def load_optimizer(
     checks.check_names(data["groups"], [name for name, _ in own], source)
     checks.check_complete(data, checks.by_parameter(tensors, [name for name, _ in own], source), source)
     _check_options(optimizer, data["groups"], source)
+    if optimizer._param_groups and isinstance(optimizer._param_groups[0], dict):
+        names = optimizer_names(optimizer, model)
+        divided = [[names[id(p)] for p in group["params"]] for group in optimizer._param_groups]
+        checks.check_division(data["groups"], divided, source)
     by_name: dict[str, dict[str, paddle.Tensor]] = {}
     for key, value in tensors.items():
         name, field = key.rsplit(":", 1)

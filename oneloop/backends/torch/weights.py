@@ -478,11 +478,16 @@ _OF_THE_DEVICE = ("fused", "capturable")  # which kernels there are is not the s
 
 def _load_options(optimizer: Any, names: dict[int, str], groups: list[dict[str, Any]], source: str) -> None:
     """Restore the options (rates, decay, ...) of the checkpoint, regardless of the arguments."""
+    checks.check_division(groups, [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups], source)
     stored_groups = {name: group for group in groups for name in group["names"]}
-    for group in optimizer.param_groups:
-        if not group["params"]:  # without parameters it cannot be matched, and there is nothing to train
+    for i, group in enumerate(optimizer.param_groups):
+        if group["params"]:
+            stored = stored_groups[names[id(group["params"][0])]]
+        elif i < len(groups) and not groups[i]["names"]:  # without parameters it is known by its place
+            stored = groups[i]
+        else:
             continue
-        stored = stored_groups[names[id(group["params"][0])]]
+        checks.check_kind(stored, plain_options(group), source)
         checks.check_options(stored, plain_options(group), source)
         for key, value in stored.items():
             # An optimizer may add options when it steps (a count, in those of torch-optimi).

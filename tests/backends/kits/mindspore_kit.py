@@ -135,10 +135,10 @@ class Job:
 
     warm = ("safetensors.numpy",)
 
-    def model(self, seed=3, dropout=0.3):
+    def model(self, seed=3, dropout=0.3, norm=True):
         from tests.backends.kits.mindspore_models import Reader, fill
 
-        return fill(Reader(dropout), seed)
+        return fill(Reader(dropout, norm), seed)
 
     def draw(self):
         """A number from the framework's global stream."""

@@ -82,10 +82,10 @@ class KwargsTagger(Tagger):
 class Reader(nn.Cell):
     """The model of tests/checkpoint/job.py."""
 
-    def __init__(self, dropout):
+    def __init__(self, dropout, norm=True):
         super().__init__()
         self.embed = nn.Embedding(JOB_WORDS, JOB_WIDTH)
-        self.norm = nn.BatchNorm1d(JOB_WIDTH)
+        self.norm = nn.BatchNorm1d(JOB_WIDTH) if norm else nn.Identity()
         self.dropout = nn.Dropout(p=dropout)
         self.head = nn.Dense(JOB_WIDTH, JOB_CLASSES)
 

@@ -153,14 +153,14 @@ class Job:
 
     warm = ()  # what takes long to import, besides the backend
 
-    def model(self, seed=3, dropout=0.3):
+    def model(self, seed=3, dropout=0.3, norm=True):
         from paddle import nn
 
         class Reader(nn.Layer):
             def __init__(self):
                 super().__init__()
                 self.embed = nn.Embedding(JOB_WORDS, JOB_WIDTH)
-                self.norm = nn.BatchNorm1D(JOB_WIDTH)
+                self.norm = nn.BatchNorm1D(JOB_WIDTH) if norm else nn.Identity()
                 self.dropout = nn.Dropout(dropout)
                 self.head = nn.Linear(JOB_WIDTH, JOB_CLASSES)
 

@@ -150,7 +150,7 @@ class Job:
 
     warm = ("safetensors.torch", "torch._dynamo")  # what takes long to import; optimizers import the last when made
 
-    def model(self, seed=3, dropout=0.3):
+    def model(self, seed=3, dropout=0.3, norm=True):
         import torch
         from torch import nn
 
@@ -158,14 +158,21 @@ class Job:
             def __init__(self):
                 super().__init__()
                 self.embed = nn.Embedding(JOB_WORDS, JOB_WIDTH)
-                self.norm = nn.BatchNorm1d(JOB_WIDTH)
+                self.norm = nn.BatchNorm1d(JOB_WIDTH) if norm else nn.Identity()
                 self.dropout = nn.Dropout(dropout)
                 self.head = nn.Linear(JOB_WIDTH, JOB_CLASSES)
+
+            def normed(self, mean):
+                """A single sample has no variance: it takes that of the batches before."""
+                if len(mean) > 1 or not (self.training and norm):
+                    return self.norm(mean)
+                of_past = self.norm.running_mean, self.norm.running_var
+                return nn.functional.batch_norm(mean, *of_past, self.norm.weight, self.norm.bias)
 
             def forward(self, input_ids, labels=None):
                 known = (input_ids > 0).unsqueeze(-1)
                 mean = (self.embed(input_ids) * known).sum(1) / known.sum(1)
-                logits = self.head(self.dropout(self.norm(mean)))
+                logits = self.head(self.dropout(self.normed(mean)))
                 loss = None if labels is None else nn.functional.cross_entropy(logits.float(), labels)
                 return {"loss": loss, "logits": logits} if loss is not None else {"logits": logits}
 
