@@ -8,6 +8,7 @@ attribute of the Trainer or of the callback, which is looked at first:
 | `loss_is_divided` | the Trainer | whether `compute_loss` has divided by num_items_in_batch |
 | `step_divides` | the Trainer | whether `training_step` divides by num_items_in_batch itself |
 | `calls_collectives` | the Trainer | whether its methods exchange values between processes |
+| `logs_metrics` | the Trainer | whether its methods, the model or callbacks call log_metric |
 | `shards_itself` | an iterable data set | whether it gives each process its own samples |
 | `may_change_control` | a callback | whether its events may change `control`, so that processes have to compare it |
 
@@ -200,6 +201,20 @@ def calls_collectives(trainer: Any) -> bool:
         calling = [m.__name__ for m in methods if inspect.isfunction(m) and mentions(m, _COLLECTIVES)]
         found, why = bool(calling), f"{', '.join(calling)} may exchange values between processes" if calling else ""
     return log_decision("calls_collectives", trainer, found, why)
+
+
+def logs_metrics(trainer: Any) -> bool:
+    """Whether methods of a subclass or of the model call log_metric, so that processes have to add up at each log.
+
+    A class attribute `logs_metrics` of the Trainer overrules this.
+    """
+    found = declared(trainer, "logs_metrics")
+    if found is None:
+        classes = (*type(trainer).__mro__, *type(trainer.model).__mro__)
+        own = [cls for cls in classes if cls.__module__.partition(".")[0] not in (PACKAGE, "builtins")]
+        methods = [value for cls in own for value in vars(cls).values() if inspect.isfunction(value)]
+        found = any(mentions(method, {"log_metric"}) for method in methods)
+    return log_decision("logs_metrics", trainer, found)
 
 
 # -- callbacks

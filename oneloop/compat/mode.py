@@ -77,6 +77,7 @@ def _as_transformers(common: Behaviour) -> Behaviour:
         evaluates_last_step=True,
         logs_train_runtime=True,
         progress_prints_losses=True,
+        history_has_added_keys=False,
         prints_logs_only=True,
         early_stopping_checks_arguments=True,
         stop_is_final=False,

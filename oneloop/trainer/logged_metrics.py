@@ -9,10 +9,12 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
 from ..formats.schema import hex_number, listing, mapping
+from ..introspect import logs_metrics
 from .part import Part, RunContext
 
 if TYPE_CHECKING:
@@ -87,6 +89,12 @@ class LoggedMetrics(Part):
                 f"log_metric: the name {name!r} cannot be used; expected text other than {', '.join(TAKEN)}, which "
                 "every log has. Choose another name."
             )
+        if not self._is_shared:
+            raise ArgumentError(
+                f"log_metric({name!r}) is called by neither a method of the Trainer's class nor of the model's, so "
+                "that the other processes do not expect it. Set the class attribute logs_metrics = True in a subclass "
+                "of the Trainer."
+            )
         if not self._evaluating and not self.context.trainer.is_in_train:
             raise ArgumentError(
                 f"log_metric({name!r}) averages values of training and evaluation, but neither is running. Call "
@@ -100,6 +108,11 @@ class LoggedMetrics(Part):
         if len(self._unread) >= UNREAD and self._unread[-1][0] != done:  # within an update they may be taken back
             self._read()
         self._unread.append((done, name, *held))
+
+    @cached_property
+    def _is_shared(self) -> bool:
+        """Whether the processes add up their averages at each log: the same in all of them."""
+        return self.context.mesh.is_single or logs_metrics(self.context.trainer)
 
     def _held(self, name: str, value: Any) -> Any:
         """A number, or a copy on the device without its graph."""
@@ -151,7 +164,7 @@ class LoggedMetrics(Part):
         processes, mesh = self.context.processes, self.context.mesh
         if mesh.is_single:
             return self.averages
-        if not any(row[0] for row in processes.all_gather([float(len(self.averages))])):
+        if not self._is_shared or not any(row[0] for row in processes.all_gather([float(len(self.averages))])):
             return {}
         found: Averages = {}
         every = processes.all_gather_object({name: each.to_json() for name, each in self.averages.items()})

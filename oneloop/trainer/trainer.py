@@ -737,8 +737,8 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         entry = {**logs, "step": self.state.global_step}
         self.state.log_history.append(entry)
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)
-        for name in logs.keys() - entry.keys():  # those that a callback has added
-            entry[name] = logs[name]
+        if core.behaviour.history_has_added_keys:
+            entry.update({name: value for name, value in logs.items() if name not in entry})
         core.run.directory.upload_files(is_strict=False)
 
     def log_metric(self, name: str, value: Tensor | float, weight: Tensor | float = 1.0) -> None:

@@ -83,7 +83,7 @@ ELSEWHERE = {
     "trackio_bucket_id": "a writer, in the first process alone",
     "trackio_static_space_id": "a writer, in the first process alone",
     "dataloader_in_order": "samples in the order of their arrival, which no run repeats",
-    "neftune_noise_alpha": "noise, which the sequence axis draws for padded sequences, and each batch for itself",
+    "neftune_noise_alpha": "noise; it differs from that of one process on the sequence axis and with several batches",
     "ray_scope": "a search, which compares runs",
     "local_rank": "a fixed value",
     "device_spec": "the device",

@@ -8,11 +8,14 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from oneloop import Trainer, TrainingArguments
 from oneloop.distributed.world import world
+from oneloop.errors import ArgumentError
+from oneloop.trainer.logged_metrics import LoggedMetrics
 from tests.backends.support import kit_module, names, rows
 from tests.distributed.launch import run_script
 
@@ -94,6 +97,24 @@ def test_batches_that_only_keep_others_company_do_not_count(tmp_path):
     assert [e["step"] for e in whole] == [e["step"] for e in sharded]
     for mine, theirs in zip(whole, sharded):
         assert mine == pytest.approx(theirs, rel=1e-6)
+
+
+def test_a_call_that_other_processes_do_not_expect_is_an_error(arguments, monkeypatch):
+    """On several processes the code of the Trainer and the model says whether averages are added up at each log."""
+    if "torch" not in names():
+        pytest.skip("needs PyTorch")
+
+    def part_of(trainer_class):
+        trainer = trainer_class(kit_module("torch").Kit().classifier(), arguments(), train_dataset=rows(8))
+        part = LoggedMetrics(trainer._oneloop.run.logged_metrics.context)
+        monkeypatch.setattr(part.context, "mesh", SimpleNamespace(is_single=False))
+        return part
+
+    with pytest.raises(ArgumentError, match="the other processes do not expect it.*logs_metrics = True"):
+        part_of(Trainer).record("x", 1.0, 1.0)
+    for expecting in (Measures, type("Declared", (Trainer,), {"logs_metrics": True})):
+        with pytest.raises(ArgumentError, match="neither is running"):
+            part_of(expecting).record("x", 1.0, 1.0)
 
 
 if __name__ == "__main__":

@@ -473,6 +473,11 @@ def _(s, found):
 # -- logs and files
 
 
+@row("log_metric", lambda s: s.trainer.log_metric("fact", 1.0) if s.trainer.is_in_train else None)
+def _(s, found):
+    assert found is None
+
+
 @row("log", lambda s: s.trainer.log({"fact": 1.0}))
 def _(s, found):
     epoch = {} if s.moment in NO_OPTIMIZER else {"epoch": s.step / 5}

@@ -18,8 +18,17 @@ INTERNAL = (
 OFFERED = (
     *("compress", "compute_objective", "current_gradient_accumulation_steps", "do_grad_scaling", "export"),
     *("export_model", "hp_space", "init_git_repo", "ipex_optimize_model", "is_tp_enabled", "objective"),
-    *("plan", "prediction_loop", "print_config", "push_in_progress", "record_event", "rename_parameter", "scaler"),
-    *("set_optimizer_grouped_parameters", "tokenizer", "torch_jit_model_eval", "use_apex"),
+    *(
+        "log_metric",
+        "plan",
+        "prediction_loop",
+        "print_config",
+        "push_in_progress",
+        "record_event",
+        "rename_parameter",
+        "scaler",
+    ),
+    *("log_metric", "set_optimizer_grouped_parameters", "tokenizer", "torch_jit_model_eval", "use_apex"),
 )
 ONCE = ("tokenizer",)  # another name of processing_class: what is set is the tokenizer
 # An argument of the constructor: whoever sets it wants that loss; and a method that transformers 4 calls on a resume.
