@@ -29,6 +29,7 @@ OF_THE_PROCESS = {
     r"curve\.due|callbacks\[0\]\._saved_at|callbacks\[\d+\]\._began.*": "a time",
     r"update\.broadcasts\.is_done": "looks at the first batches of this process",
     r"logged_metrics\.(averages|of_all|_unread).*": "added up as the sums of sources are",
+    r"logged_metrics\._is_shared": "what the code of the script says, asked once",
     r"nonfinite\.count": "decides which messages are shown",
     COMPILED: "a function that is made for the model",
     r"engine\.(_bad|_extra|_gradients|_loss|_pending)": "of the last update, which the next one replaces",
