@@ -4,12 +4,12 @@ import argparse
 from pathlib import Path
 
 from ..formats import urls
-from ..report.server import watch
+from ..report import server
 from ..storage import view
 
 
 def command(options: argparse.Namespace) -> int:
     if not urls.is_url(options.directory):
-        return watch(Path(options.directory), options.port)
+        return server.watch(Path(options.directory), options.port)
     with view.followed(options.directory) as folder:
-        return watch(folder, options.port, options.directory)
+        return server.watch(folder, options.port, options.directory)

@@ -100,7 +100,6 @@ def test_a_url_without_a_run_is_an_error(storage, machine, capsys):
         assert URL in capsys.readouterr().err
 
 
-@pytest.mark.slow  # in the whole suite it has waited for ever once, and never by itself
 def test_watch_follows_a_run_that_goes_on(run, make, monkeypatch):
     monkeypatch.setattr(view, "EVERY", 0.05)
     seen = []
