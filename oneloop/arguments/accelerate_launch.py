@@ -75,9 +75,14 @@ def settings(variables: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if _is_on(variables, "ACCELERATE_USE_CPU"):
         found["device_spec"] = "cpu"
-    found |= _precision(variables) | _compilation(variables)
+    found |= _precision(variables) | _compilation(variables) | _axes(variables)
     if _is_on(variables, "ACCELERATE_USE_FSDP"):
-        found |= _fsdp(variables) | _degree(variables)
+        found |= _fsdp(variables)
+    elif "sharding_degree" in found:
+        raise ArgumentError(
+            f"accelerate launch: parallelism_config has dp_shard_size={found['sharding_degree']}, but nothing is "
+            "sharded. Set distributed_type: FSDP in the file, or use dp_replicate_size."
+        )
     if _is_on(variables, "ACCELERATE_USE_DEEPSPEED"):
         found["deepspeed"] = _deepspeed(variables)
     if _is_on(variables, "ACCELERATE_USE_MEGATRON_LM"):
@@ -162,14 +167,18 @@ def _sharding(reshard: str, strategy: str, is_first: bool) -> str:
     return "stage3"
 
 
-def _degree(variables: Mapping[str, str]) -> dict[str, Any]:
-    """parallelism_config: sizes of axes."""
+# -- axes
+
+
+def _axes(variables: Mapping[str, str]) -> dict[str, Any]:
+    """parallelism_config, which may be there without FSDP."""
     if not _is_on(variables, "ACCELERATE_USE_PARALLELISM_CONFIG"):
         return {}
-
+    name = "accelerate launch: parallelism_config"
     sizes = {key: int(variables.get(f"PARALLELISM_CONFIG_{key.upper()}", "1") or 1) for key in parallelism.SIZES}
     sizes = {key: size for key, size in sizes.items() if size > 1}
-    return dict(parallelism.arguments_of(sizes, "accelerate launch: parallelism_config"))
+    parallelism.check_processes(sizes, name)
+    return dict(parallelism.arguments_of(sizes, name))
 
 
 # -- DeepSpeed

@@ -70,9 +70,12 @@ def apply(args: "Processes") -> None:
         if current not in (_DEFAULTS[argument], size):
             raise ArgumentError(f"{argument}={current}, but parallelism_config has {size} for it. Remove one of them.")
         setattr(args, argument, size)
+    check_processes(sizes)
+
+
+def check_processes(sizes: dict[str, int], name: str = "parallelism_config") -> None:
+    """An error if sizes of axes are those of another number of processes than were started."""
     total, here = math.prod(sizes.values()), world()
     if here.launcher is not None and total not in (1, here.size):
         shown = " x ".join(f"{key}={size}" for key, size in sizes.items())
-        raise ArgumentError(
-            f"parallelism_config is for {total} processes ({shown}), but {here.size} were started. Start {total}."
-        )
+        raise ArgumentError(f"{name} is for {total} processes ({shown}), but {here.size} were started. Start {total}.")

@@ -138,7 +138,7 @@ class Estimates:
         batches = self.world // layout.axes.size
         if not layout.shards_gradients:
             sent = messages.sent("all_reduce", gradients, batches * layout.axes.sequence)
-            return sent + (messages.sent("broadcast", gradients, batches) / batches if layout.sharding else 0.0)
+            return sent + (messages.sent("broadcast", gradients, batches) if layout.sharding else 0.0)
         degree = layout.degree
         gathers = 2 * accumulation if "stage3" in layout.sharding else 1
         sent = gathers * messages.sent("all_gather", parameters * self.computes_in, degree)

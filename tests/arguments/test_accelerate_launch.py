@@ -244,6 +244,33 @@ def test_groups_of_processes():
         accelerate_launch.settings(variables | more | {"PARALLELISM_CONFIG_SP_SIZE": "2"})
 
 
+AXES = """
+distributed_type: MULTI_GPU
+mixed_precision: 'no'
+num_machines: 1
+num_processes: 2
+parallelism_config:
+  parallelism_config_tp_size: 2
+use_cpu: false
+"""
+
+
+def test_axes_without_sharding(tmp_path, monkeypatch):
+    started(monkeypatch, launched(tmp_path, monkeypatch, AXES))
+    args = TrainingArguments("out", use_cpu=True)
+    assert (args.tensor_parallel_size, args.sharding) == (2, "")
+    assert TrainingArguments("out", use_cpu=True, tensor_parallel_size=1).tensor_parallel_size == 2
+    for name, size, words in (
+        ("DP_SHARD_SIZE", "2", "nothing is sharded"),
+        ("DP_REPLICATE_SIZE", "4", r"is for 8 processes \(dp_replicate_size=4 x tp_size=2\), but 2 were started"),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(ArgumentError, match=words):
+            patch.setenv(f"PARALLELISM_CONFIG_{name}", size)
+            if name == "DP_SHARD_SIZE":
+                patch.setenv("PARALLELISM_CONFIG_TP_SIZE", "1")
+            TrainingArguments("out", use_cpu=True)
+
+
 @pytest.mark.parametrize(
     ("variables", "words"),
     [

@@ -315,15 +315,15 @@ DIVIDED = [
     ({"deepspeed": CONFIG, "auto_find_batch_size": True}, ["per_device_train_batch_size"]),
     ({"deepspeed": CONFIG, "trace_steps": "0-2"}, ["trace_steps=", "keeps gradients and state to itself"]),
     ({"deepspeed": CONFIG, "verify_steps": 2}, ["verify_steps=", "keeps gradients and state to itself"]),
-    (TENSOR | {"sharding": "stage1"}, ["sharding='stage1'", "whole parameters", '"stage3"']),
+    (TENSOR | {"sharding": "stage1"}, ["sharding='stage1'", "which tensor_parallel_size divides", '"stage3"']),
     (TENSOR | {"sharding": "stage3 offload"}, ["sharding='stage3 offload'", "the host"]),
     (TENSOR | {"deepspeed": CONFIG}, ["deepspeed=", "the batch over all processes"]),
-    (TENSOR | {"torch_compile": True}, ["torch_compile=True", "not compiled"]),
-    (TENSOR | {"jit_mode_eval": True}, ["jit_mode_eval=True", "not compiled"]),
-    (TENSOR | {"auto_find_batch_size": True}, ["auto_find_batch_size=True", "out of memory"]),
+    (TENSOR | {"torch_compile": True}, ["torch_compile=True", "that tensor_parallel_size divides are not compiled"]),
+    (TENSOR | {"jit_mode_eval": True}, ["jit_mode_eval=True", "that tensor_parallel_size divides are not compiled"]),
+    (TENSOR | {"auto_find_batch_size": True}, ["auto_find_batch_size=True", "with tensor_parallel_size", "memory"]),
     (TENSOR | {"fp16_full_eval": True}, ["fp16_full_eval=True", "bf16=True"]),
     (TENSOR | {"bf16_full_eval": True}, ["bf16_full_eval=True", "bf16=True"]),
-    (TENSOR | {"optim": "muon"}, ["optim='muon'", "whole matrices"]),
+    (TENSOR | {"optim": "muon"}, ["optim='muon'", "which tensor_parallel_size divides", "optim='adamw_torch'"]),
 ]
 
 

@@ -87,7 +87,21 @@ def test_a_number_of_processes_that_the_axes_do_not_divide(planned):
 # -- the search
 
 
-def test_the_search_orders_what_fits_by_what_is_sent(planned):
+@pytest.fixture
+def estimates(monkeypatch):
+    """The estimates of the searches of a test."""
+    made, original = [], search.Estimates
+
+    class Kept(original):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr(search, "Estimates", Kept)
+    return made
+
+
+def test_the_search_orders_what_fits_by_what_is_sent(planned, estimates):
     lines = []
     model = llama(num_hidden_layers=1)
     plan = planned(model, 4, True, "170kB", lines.append, per_device_train_batch_size=4)
@@ -111,26 +125,17 @@ def test_the_search_orders_what_fits_by_what_is_sent(planned):
     assert "Layouts that fit, with 16 samples per update" in text and "Layouts that fit" in page
     assert f"Arguments of the best: {flags(found.best.arguments)}" in text
     assert plan.to_dict()["search"]["choices"][0]["arguments"] == found.best.arguments
+    for name, sharding in (("DDP", ""), ("stage 1", "stage1")):
+        _, sent = estimates[0].of(ParallelLayout(name, sharding, 4), False, 4, 1)
+        assert sent == pytest.approx(plan.memory(name).messages.sent, rel=0.01), name
 
 
 @pytest.mark.slow
-def test_estimates_are_near_to_what_is_simulated(planned):
+def test_estimates_are_near_to_what_is_simulated(planned, estimates):
     """Those of layouts between the simulated ones: four processes along an axis, and axes with sharding."""
-    made = []
-    original = search.Estimates
-
-    class Kept(original):
-        def __init__(self, *given):
-            super().__init__(*given)
-            made.append(self)
-
-    search.Estimates = Kept
-    try:
-        plan = planned(world=8, search=True, memory="10MB", per_device_train_batch_size=4)
-    finally:
-        search.Estimates = original
-    (estimates,) = made
-    memories = estimates.memories
+    plan = planned(world=8, search=True, memory="10MB", per_device_train_batch_size=4)
+    (made,) = estimates
+    memories = made.memories
     for layout in (
         ParallelLayout("", "", axes=Axes(tensor=4)),
         ParallelLayout("", "", axes=Axes(sequence=4)),
@@ -138,7 +143,7 @@ def test_estimates_are_near_to_what_is_simulated(planned):
         ParallelLayout("", "stage3", 4, Axes(sequence=2)),
     ):
         for recompute in (False, True):
-            peak, _ = estimates.of(layout, recompute, 8, 1)
+            peak, _ = made.of(layout, recompute, 8, 1)
             real = memories.peak(layout, recompute, [], plan.model, 8, rows=8, accumulation=1).peak
             assert abs(peak / real - 1) < 0.2, (layout, recompute, peak, real)
 

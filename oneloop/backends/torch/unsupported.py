@@ -25,14 +25,16 @@ def _packaged(optimizer: Optimizer) -> UnsupportedValue:
     )  # fmt: skip
 
 
-def _whole_matrices(sharding: str, with_what: str, when: Callable[[Any], bool], instead: str) -> UnsupportedValue:
+def _whole_matrices(
+    kinds: tuple[str, ...], with_what: str, when: Callable[[Any], bool], instead: str, what: str = "are sharded"
+) -> UnsupportedValue:
     """Optimizers that cannot be sharded, or only their state."""
-    found = [optimizer for optimizer in OPTIMIZERS.values() if optimizer.sharding == sharding]
+    found = [optimizer for optimizer in OPTIMIZERS.values() if optimizer.sharding in kinds]
     names = {optimizer.name for optimizer in found}
     return UnsupportedValue(
         "optim", f"{', '.join(each.name for each in found if not each.unsupported)}, with {with_what}",
         lambda args: str(args.optim) in names and when(args),
-        "it needs whole matrices and their gradients, which are sharded", instead, section=Section.SHARDING,
+        f"it needs whole matrices and their gradients, which {what}", instead, section=Section.SHARDING,
     )  # fmt: skip
 
 
@@ -85,11 +87,11 @@ def _with_tensor(
 
 
 def _shards(args: Any) -> bool:
-    return world().size > 1 and bool(args.sharding or args.deepspeed or args.tensor_parallel_size > 1)
+    return world().size > 1 and bool(args.sharding or args.deepspeed)
 
 
 def _shards_weights(args: Any) -> bool:
-    return world().size > 1 and (divides(args) or bool(args.deepspeed) or args.tensor_parallel_size > 1)
+    return world().size > 1 and (divides(args) or bool(args.deepspeed))
 
 
 def _averages(args: Any) -> bool:
@@ -103,9 +105,13 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
     ),
     *(_packaged(optimizer) for optimizer in OPTIMIZERS.values() if optimizer.package),
     _whole_matrices(
-        "stage1", "sharding stage2, stage3, tensor_parallel_size or deepspeed", _shards_weights, 'sharding="stage1"'
+        ("stage1", "none"), "tensor_parallel_size", lambda args: args.tensor_parallel_size > 1,
+        "optim='adamw_torch', or remove tensor_parallel_size", "tensor_parallel_size divides",
     ),
-    _whole_matrices("none", "sharding, tensor_parallel_size or deepspeed", _shards, "remove sharding"),
+    _whole_matrices(
+        ("stage1",), "sharding stage2, stage3 or deepspeed", _shards_weights, 'sharding="stage1"'
+    ),
+    _whole_matrices(("none",), "sharding or deepspeed", _shards, "remove sharding"),
     *(unsupported_weight_average(name, _averages, Section.SHARDING) for name in ("ema_decay", "swa_start")),
     _divided(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
@@ -117,33 +123,36 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
         "sharded weights keep their dtype", "bf16=True, which evaluates in half precision too",
     ),
     _with_tensor(
-        "sharding", "stage1", lambda args: "stage1" in args.sharding.split(), "its optimizer sends whole parameters",
+        "sharding", "stage1", lambda args: "stage1" in args.sharding.split(),
+        "its optimizer sends whole parameters, which tensor_parallel_size divides",
         'sharding="stage2" or "stage3"',
     ),
     _with_tensor(
         "sharding", "offload", lambda args: "offload" in args.sharding.split(),
-        "state of layers that are divided is not moved to the host", "remove offload",
+        "state of layers that tensor_parallel_size divides is not moved to the host", "remove offload",
     ),
     _with_tensor(
-        "deepspeed", "any", lambda args: bool(args.deepspeed), "it divides the batch over all processes",
+        "deepspeed", "any", lambda args: bool(args.deepspeed),
+        "it divides the batch over all processes, and those of tensor_parallel_size have the same one",
         'sharding="stage2" or "stage3"',
     ),
     _with_tensor(
-        "torch_compile", "True", lambda args: args.torch_compile, "layers that are divided are not compiled",
-        "remove it",
+        "torch_compile", "True", lambda args: args.torch_compile,
+        "layers that tensor_parallel_size divides are not compiled", "remove it",
     ),
     _with_tensor(
-        "jit_mode_eval", "True", lambda args: args.jit_mode_eval, "layers that are divided are not compiled",
-        "remove it",
+        "jit_mode_eval", "True", lambda args: args.jit_mode_eval,
+        "layers that tensor_parallel_size divides are not compiled", "remove it",
     ),
     _with_tensor(
         "auto_find_batch_size", "True", lambda args: args.auto_find_batch_size,
-        "all processes must run the same forward passes, so one that runs out of memory cannot repeat its own",
+        "with tensor_parallel_size all processes must run the same forward passes, so one that runs out of memory "
+        "cannot repeat its own",
         "a smaller per_device_train_batch_size with more gradient_accumulation_steps",
     ),
     *(
         _with_tensor(
-            name, "True", attrgetter(name), "weights that are divided keep their dtype",
+            name, "True", attrgetter(name), "weights that tensor_parallel_size divides keep their dtype",
             "bf16=True, which evaluates in half precision too",
         )
         for name in ("fp16_full_eval", "bf16_full_eval")
