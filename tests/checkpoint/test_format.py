@@ -1,4 +1,4 @@
-"""docs/checkpoints.md says what is in a checkpoint; here it is held to it."""
+"""docs/details/checkpoint-format.md says what is in a checkpoint; here it is held to it."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from oneloop.checkpoint import store
 from oneloop.state import TrainerState
 from tests.backends.support import rows
 
-PAGE = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "details" / "checkpoint-format.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ def index_of(stage):
     return json.loads((stage / "model.safetensors.index.json").read_text())["weight_map"]
 
 
-# -- figures for docs/distributed.md
+# -- figures for docs/evidence/distributed.md
 
 
 def figures(world):

@@ -1,4 +1,4 @@
-"""Differences from transformers that docs/migrate.md lists, as they are with the versions that are installed."""
+"""Differences from transformers that the docs list, as they are with the versions that are installed."""
 
 import json
 

@@ -65,4 +65,5 @@ def test_figures_of_the_table_are_those_of_the_benchmarks():
             assert shown in table
         for shown in ("482.5 MB | 482.8 MB | 482.4 MB", "0.08 s | 1.3 s", "0.01 s | 2.2 s", "| 1 | 1.13 | 40.8 |"):
             assert shown in table
-    assert "583 kills on PyTorch, all runs equal" in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    evidence = (ROOT / "docs" / "evidence" / "reliability.md").read_text(encoding="utf-8")
+    assert "583 kills on PyTorch, all runs equal" in evidence
