@@ -39,11 +39,13 @@ argument that has no effect because of another. Each argument is in one of three
 - **refuses**: it is not supported by this framework, this machine or this release. Creating the Trainer raises an
   error that says why and what to use instead.
 
-"later" is not supported yet, but planned for a later release. "for several processes" is accepted, and has no effect
-on a single process. "by the framework" is accepted too, but the framework handles it in its own way, whatever the
-value. An unknown name is an error that suggests the closest one, and a value of the wrong type or out of range is an
-error that lists the allowed values. Numbers and dicts may be given as strings (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists
-as `"a,b"`.
+The names below an argument are its aliases. The last column says where it works: "everywhere" is on all three
+frameworks. "for several processes" is accepted, and has no effect on a single process. "by the framework" is accepted
+too, but the framework handles it in its own way, whatever the value. "later" is planned for a later release.
+
+An unknown name is an error that suggests the closest one, and a value of the wrong type or out of range is an error
+that lists the allowed values. Numbers and dicts may be given as strings (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists as
+`"a,b"`.
 
 Editors and type checkers know every argument with all its aliases, the values it accepts and the type of the attribute.
 They check more strictly than a run does: of an argument with choices they accept a member of its enum or one of the
@@ -62,7 +64,7 @@ CLOSING = """\
 |---|---|---|
 {translated}
 
-Aliases that only have another name are in the tables above, under "aliases".
+Aliases that only have another name are in the tables above, below the argument.
 
 ## Refused
 
@@ -111,9 +113,19 @@ def _choices(rules: Any, name: str) -> str:
 def _row(name: str, rules: Any, aliases: dict[str, Alias]) -> str:
     shown = rules["public"] or name
     others = [alias.name for alias in aliases.values() if alias.target == name and alias.name != shown]
-    answers = " | ".join(ANSWERS[answer(shown, backend)] for backend in registry.released())
+    names = f"`{shown}`" + "".join(f"<br>{_code(other)}" for other in others)
     what = _cell(rules["help"]) + _choices(rules, name)
-    return f"| `{shown}` | {', '.join(map(_code, others))} | {_default(rules)} | {what} | {answers} |"
+    return f"| {names} | {_default(rules)} | {what} | {_where(shown)} |"
+
+
+def _where(name: str) -> str:
+    """Where an argument works: one answer if it is the same on all frameworks, otherwise one for each group of them."""
+    answers: dict[str, list[str]] = {}
+    for backend in registry.released():
+        answers.setdefault(ANSWERS[answer(name, backend)], []).append(backend)
+    if len(answers) == 1:
+        return next(iter(answers)).replace("works", "everywhere", 1)
+    return "<br>".join(f"{', '.join(backends)}: {text}" for text, backends in answers.items())
 
 
 def _why(unsupported: UnsupportedValue) -> str:
@@ -124,7 +136,6 @@ def _why(unsupported: UnsupportedValue) -> str:
 
 def render() -> str:
     """The page as text."""
-    backends = registry.released()
     known, aliases = declared(Seq2SeqTrainingArguments), Seq2SeqTrainingArguments.__aliases__
     sections: dict[str, list[str]] = {}
     for name, (_, rules) in sorted(known.items(), key=lambda item: _order(item[1][1]["group"])):
@@ -134,8 +145,7 @@ def render() -> str:
         parts.append(f"## {heading}\n\n")
         if heading == "Sequence to sequence":
             parts.append("Only in `Seq2SeqTrainingArguments`, which has all the others too.\n\n")
-        parts.append(f"| argument | aliases | default | what it does | {' | '.join(backends)} |\n")
-        parts.append("|---" * (4 + len(backends)) + "|\n" + "\n".join(rows) + "\n\n")
+        parts.append("| argument | default | what it does | works |\n|---|---|---|---|\n" + "\n".join(rows) + "\n\n")
     translated = [
         f"| `{alias.name}` | `{known[alias.target][1]['public'] or alias.target}` | {_cell(alias.help)} |"
         for alias in aliases.values()

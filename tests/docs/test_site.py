@@ -48,6 +48,8 @@ def test_the_reference_shows_parameters_and_methods(built):
     page = (built[0] / "api" / "trainer" / "index.html").read_text(encoding="utf-8")
     for name in ("train", "evaluate", "predict", "save_model", "compute_loss"):
         assert f'id="oneloop.trainer.trainer.Trainer.{name}"' in page
+    for name in ownership.public_methods(("Trainer",)):
+        assert f'id="oneloop.trainer.trainer.Trainer.{name}"' in page, "put it into a group of docs/api/trainer.md"
     for name in ownership.public_methods(("MetricsMethods",)):
         assert f'id="oneloop.trainer.trainer.Trainer.{name}"' in page, "see the options in docs/api/trainer.md"
     for part in ("integrations.hub.methods.HubMethods", "integrations.search.methods.SearchMethods"):

@@ -25,8 +25,8 @@ def test_the_quick_start_runs_and_learns(tmp_path):
     assert (tmp_path / "outputs" / "circle").is_dir()
 
 
-def test_both_languages_show_the_same_code():
-    assert python_blocks("README.md") == python_blocks("README.zh.md")
+def test_both_languages_and_the_home_page_show_the_same_code():
+    assert python_blocks("README.md") == python_blocks("README.zh.md") == python_blocks("docs/index.md")
 
 
 @pytest.mark.parametrize("name", [path.relative_to(ROOT).as_posix() for path in READMES])
@@ -54,7 +54,7 @@ def test_figures_of_the_table_are_those_of_the_benchmarks():
         "40.8x",
     ):
         assert figure in measured
-    for name in ("README.md", "README.zh.md"):
+    for name in ("README.md", "README.zh.md", "docs/index.md"):
         table = (ROOT / name).read_text(encoding="utf-8")
         for shown in (
             "| 1 | 0.81 | 1.87 | 1.96 |",
