@@ -79,7 +79,7 @@ def degree(name: str, target: str) -> Alias:
         number = values.CONVERTERS[int](name, value)
         return current if number == -1 else number
 
-    return Alias(name, target, int, f"The same as {target}; -1 says nothing.", write=write, default=1)
+    return Alias(name, target, int, f"The same as {target}; -1 is ignored.", write=write, default=1)
 
 
 def _organization(value: Any, current: Any) -> str:

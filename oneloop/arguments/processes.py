@@ -47,8 +47,8 @@ class Processes(Group):
     )
     tensor_parallel_plan: dict[str, Any] | str | None = arg(
         None,
-        "Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a "
-        "JSON file. Models of transformers have one.",
+        "Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or "
+        "a JSON file. transformers models have one.",
         convert=to_tensor_plan,
     )
     sequence_parallel_size: int = arg(1, "Number of processes that divide each sequence of a batch.", low=1, none=True)

@@ -58,7 +58,7 @@ class Logging(Group):
     )
     logging_first_step: bool = arg(
         False,
-        "Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'.",
+        "Also log the first step and, except in transformers scripts, evaluate it with eval_strategy='steps'.",
     )
     logging_nan_inf_filter: bool = arg(False, "Exclude non-finite losses from the logged average (only).")
     nonfinite: str = arg(
@@ -72,7 +72,7 @@ class Logging(Group):
     loss_spike: str = arg(
         "off",
         "What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the "
-        "last checkpoint and leave out the samples of the spike.",
+        "last checkpoint and skip the samples of the spike.",
         choices=("off", "warn", "rollback"),
     )
     loss_spike_threshold: float = arg(

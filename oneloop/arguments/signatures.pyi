@@ -244,7 +244,7 @@ class ArgumentFields(Group):
     logging_steps: float = ...
     """Steps between logs; a value below 1 is a ratio of all steps."""
     logging_first_step: bool = ...
-    """Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'."""
+    """Also log the first step and, except in transformers scripts, evaluate it with eval_strategy='steps'."""
     logging_nan_inf_filter: bool = ...
     """Exclude non-finite losses from the logged average (only)."""
     nonfinite: str = ...
@@ -252,7 +252,7 @@ class ArgumentFields(Group):
     nonfinite_limit: int = ...
     """Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number."""
     loss_spike: str = ...
-    """What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike."""
+    """What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and skip the samples of the spike."""
     loss_spike_threshold: float = ...
     """With loss_spike: the number of robust standard deviations above the median from which a value is a spike."""
     loss_spike_window: int = ...
@@ -324,7 +324,7 @@ class ArgumentFields(Group):
     tensor_parallel_size: int = ...
     """Number of processes that divide the weights of each layer (tensor parallelism)."""
     tensor_parallel_plan: Argument[dict[str, Any] | None | Any, Config | None] = ...
-    """Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. Models of transformers have one."""
+    """Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. transformers models have one."""
     sequence_parallel_size: int = ...
     """Number of processes that divide each sequence of a batch."""
     expert_parallel_size: int = ...
@@ -410,17 +410,17 @@ class ArgumentFields(Group):
     recompute_granularity: str | None = ...
     """"full": gradient_checkpointing=True."""
     tensor_parallel_degree: int = ...
-    """The same as tensor_parallel_size; -1 says nothing."""
+    """The same as tensor_parallel_size; -1 is ignored."""
     tensor_model_parallel_size: int = ...
-    """The same as tensor_parallel_size; -1 says nothing."""
+    """The same as tensor_parallel_size; -1 is ignored."""
     sep_parallel_degree: int = ...
-    """The same as sequence_parallel_size; -1 says nothing."""
+    """The same as sequence_parallel_size; -1 is ignored."""
     sep_parallel_size: int = ...
-    """The same as sequence_parallel_size; -1 says nothing."""
+    """The same as sequence_parallel_size; -1 is ignored."""
     context_parallel_size: int = ...
-    """The same as sequence_parallel_size; -1 says nothing."""
+    """The same as sequence_parallel_size; -1 is ignored."""
     expert_model_parallel_size: int = ...
-    """The same as expert_parallel_size; -1 says nothing."""
+    """The same as expert_parallel_size; -1 is ignored."""
     include_inputs_for_metrics: bool = ...
     """True adds it to include_for_metrics."""
     tpu_metrics_debug: bool = ...
@@ -1260,11 +1260,11 @@ class ArgumentFields(Group):
             logging_dir: Directory for the writers' files.
             logging_strategy: When to log.
             logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
-            logging_first_step: Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'.
+            logging_first_step: Also log the first step and, except in transformers scripts, evaluate it with eval_strategy='steps'.
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
             nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
-            loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
+            loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and skip the samples of the spike.
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
             loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
             loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are skipped: the spike and those before it.
@@ -1300,7 +1300,7 @@ class ArgumentFields(Group):
             sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
             sharding_degree: Number of processes in a sharding group; -1: all.
             tensor_parallel_size: Number of processes that divide the weights of each layer (tensor parallelism).
-            tensor_parallel_plan: Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. Models of transformers have one.
+            tensor_parallel_plan: Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. transformers models have one.
             sequence_parallel_size: Number of processes that divide each sequence of a batch.
             expert_parallel_size: Number of processes that divide the experts of a model.
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
@@ -1343,12 +1343,12 @@ class ArgumentFields(Group):
             dataloader_shuffle: False: train_sampling_strategy="sequential".
             deterministic_mode: True sets full_determinism=True.
             recompute_granularity: "full": gradient_checkpointing=True.
-            tensor_parallel_degree: The same as tensor_parallel_size; -1 says nothing.
-            tensor_model_parallel_size: The same as tensor_parallel_size; -1 says nothing.
-            sep_parallel_degree: The same as sequence_parallel_size; -1 says nothing.
-            sep_parallel_size: The same as sequence_parallel_size; -1 says nothing.
-            context_parallel_size: The same as sequence_parallel_size; -1 says nothing.
-            expert_model_parallel_size: The same as expert_parallel_size; -1 says nothing.
+            tensor_parallel_degree: The same as tensor_parallel_size; -1 is ignored.
+            tensor_model_parallel_size: The same as tensor_parallel_size; -1 is ignored.
+            sep_parallel_degree: The same as sequence_parallel_size; -1 is ignored.
+            sep_parallel_size: The same as sequence_parallel_size; -1 is ignored.
+            context_parallel_size: The same as sequence_parallel_size; -1 is ignored.
+            expert_model_parallel_size: The same as expert_parallel_size; -1 is ignored.
             include_inputs_for_metrics: True adds it to include_for_metrics.
             tpu_metrics_debug: True adds it to debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
@@ -2039,11 +2039,11 @@ class GenerationFields(ArgumentFields):
             logging_dir: Directory for the writers' files.
             logging_strategy: When to log.
             logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
-            logging_first_step: Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'.
+            logging_first_step: Also log the first step and, except in transformers scripts, evaluate it with eval_strategy='steps'.
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
             nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
-            loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
+            loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and skip the samples of the spike.
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
             loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
             loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are skipped: the spike and those before it.
@@ -2079,7 +2079,7 @@ class GenerationFields(ArgumentFields):
             sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
             sharding_degree: Number of processes in a sharding group; -1: all.
             tensor_parallel_size: Number of processes that divide the weights of each layer (tensor parallelism).
-            tensor_parallel_plan: Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. Models of transformers have one.
+            tensor_parallel_plan: Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. transformers models have one.
             sequence_parallel_size: Number of processes that divide each sequence of a batch.
             expert_parallel_size: Number of processes that divide the experts of a model.
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
@@ -2127,12 +2127,12 @@ class GenerationFields(ArgumentFields):
             dataloader_shuffle: False: train_sampling_strategy="sequential".
             deterministic_mode: True sets full_determinism=True.
             recompute_granularity: "full": gradient_checkpointing=True.
-            tensor_parallel_degree: The same as tensor_parallel_size; -1 says nothing.
-            tensor_model_parallel_size: The same as tensor_parallel_size; -1 says nothing.
-            sep_parallel_degree: The same as sequence_parallel_size; -1 says nothing.
-            sep_parallel_size: The same as sequence_parallel_size; -1 says nothing.
-            context_parallel_size: The same as sequence_parallel_size; -1 says nothing.
-            expert_model_parallel_size: The same as expert_parallel_size; -1 says nothing.
+            tensor_parallel_degree: The same as tensor_parallel_size; -1 is ignored.
+            tensor_model_parallel_size: The same as tensor_parallel_size; -1 is ignored.
+            sep_parallel_degree: The same as sequence_parallel_size; -1 is ignored.
+            sep_parallel_size: The same as sequence_parallel_size; -1 is ignored.
+            context_parallel_size: The same as sequence_parallel_size; -1 is ignored.
+            expert_model_parallel_size: The same as expert_parallel_size; -1 is ignored.
             include_inputs_for_metrics: True adds it to include_for_metrics.
             tpu_metrics_debug: True adds it to debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
@@ -2860,11 +2860,11 @@ class CompressionFields(ArgumentFields):
             logging_dir: Directory for the writers' files.
             logging_strategy: When to log.
             logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
-            logging_first_step: Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'.
+            logging_first_step: Also log the first step and, except in transformers scripts, evaluate it with eval_strategy='steps'.
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
             nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
-            loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
+            loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and skip the samples of the spike.
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
             loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
             loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are skipped: the spike and those before it.
@@ -2900,7 +2900,7 @@ class CompressionFields(ArgumentFields):
             sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
             sharding_degree: Number of processes in a sharding group; -1: all.
             tensor_parallel_size: Number of processes that divide the weights of each layer (tensor parallelism).
-            tensor_parallel_plan: Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. Models of transformers have one.
+            tensor_parallel_plan: Which layers are divided, and how: names with * for any part, and colwise, rowwise, ...; a dict, JSON, or a JSON file. transformers models have one.
             sequence_parallel_size: Number of processes that divide each sequence of a batch.
             expert_parallel_size: Number of processes that divide the experts of a model.
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
@@ -2959,12 +2959,12 @@ class CompressionFields(ArgumentFields):
             dataloader_shuffle: False: train_sampling_strategy="sequential".
             deterministic_mode: True sets full_determinism=True.
             recompute_granularity: "full": gradient_checkpointing=True.
-            tensor_parallel_degree: The same as tensor_parallel_size; -1 says nothing.
-            tensor_model_parallel_size: The same as tensor_parallel_size; -1 says nothing.
-            sep_parallel_degree: The same as sequence_parallel_size; -1 says nothing.
-            sep_parallel_size: The same as sequence_parallel_size; -1 says nothing.
-            context_parallel_size: The same as sequence_parallel_size; -1 says nothing.
-            expert_model_parallel_size: The same as expert_parallel_size; -1 says nothing.
+            tensor_parallel_degree: The same as tensor_parallel_size; -1 is ignored.
+            tensor_model_parallel_size: The same as tensor_parallel_size; -1 is ignored.
+            sep_parallel_degree: The same as sequence_parallel_size; -1 is ignored.
+            sep_parallel_size: The same as sequence_parallel_size; -1 is ignored.
+            context_parallel_size: The same as sequence_parallel_size; -1 is ignored.
+            expert_model_parallel_size: The same as expert_parallel_size; -1 is ignored.
             include_inputs_for_metrics: True adds it to include_for_metrics.
             tpu_metrics_debug: True adds it to debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.

@@ -580,7 +580,7 @@ class Planning(Protocol):
     """What a step needs, found without computing it."""
 
     def without_weights(self) -> AbstractContextManager:
-        """A context in which models are made without memory for their weights."""
+        """A context in which models are created without allocating their weights."""
 
     def frozen_bytes(self, model: Any) -> int:
         """Bytes of the weights that are not trained, and of buffers that are saved; none of them is read."""

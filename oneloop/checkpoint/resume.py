@@ -352,7 +352,7 @@ def load_optimizer_and_scheduler(run: SavedRun, checkpoint: Checkpoint) -> None:
     else:
         logger.warning(
             "%s has no optimizer state, since an override of _save_optimizer_and_scheduler has not called super(). "
-            "Unless an override of _load_optimizer_and_scheduler restores it, the optimizer starts anew.",
+            "Unless an override of _load_optimizer_and_scheduler restores it, the optimizer starts from scratch.",
             path,
         )
     scheduler = trainer.lr_scheduler

@@ -92,14 +92,14 @@ def _add_diff(commands: Any) -> None:
         "that rounding does not explain.",
         epilog="Exit status: 0 if the runs agree, 1 if they differ, 2 if the command failed.",
     )
-    diff.add_argument("a", metavar="RUN_A", help="the output_dir of a run, or a URL; the one that is taken to be right")
+    diff.add_argument("a", metavar="RUN_A", help="the output_dir of the reference run, or a URL")
     diff.add_argument("b", metavar="RUN_B", help="the output_dir of the other run, or a URL")
     diff.add_argument(
         "--map",
         action="append",
         default=[],
         metavar="NAME_IN_A=NAME_IN_B",
-        help="a layer or parameter, or the beginning of names, that is called otherwise in B; or a JSON file",
+        help="a layer or parameter, or a prefix of names, that has another name in B; or a JSON file",
     )
     diff.add_argument("--json", action="store_true", help="print JSON instead of text")
     diff.add_argument("--html", metavar="FILE", help="also write a page")
@@ -147,7 +147,7 @@ def _add_plan(commands: Any) -> None:
         "plan",
         help="show what a run will need in memory, steps, disk and messages, without training",
         description="Runs a script until its Trainer would train, and prints a plan of the run instead. On PyTorch, "
-        "models are made without memory for their weights.",
+        "models are created without allocating their weights.",
         epilog="Exit status: 0, 1 if the script ended without training or with an error, 2 if the command failed.",
     )
     plan.add_argument("--world", type=int, metavar="N", help="the number of processes; default: 1")
@@ -160,7 +160,7 @@ def _add_plan(commands: Any) -> None:
         help="processes of a machine, for hybrid sharding; default: 8",
     )
     plan.add_argument(
-        "--weights", action="store_true", help="make the model with its weights, for scripts that read their values"
+        "--weights", action="store_true", help="create the model with its weights, for scripts that read them"
     )
     plan.add_argument("--json", action="store_true", help="print JSON instead of text")
     plan.add_argument("--page", metavar="FILE", help="also write an HTML page")

@@ -136,7 +136,7 @@ class Mixture:
             missing = [name for name, end in ends.items() if end is None]
             if missing:
                 raise ArgumentError(
-                    f"stop='all_exhausted', but {missing} never come to their end: their weight is 0, finally. Pass "
+                    f"stop='all_exhausted', but {missing} are never exhausted: their final weight is 0. Pass "
                     "stop='first_exhausted' or a number of samples."
                 )
             return max(end for end in ends.values() if end is not None) + 1

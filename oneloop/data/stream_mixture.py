@@ -98,7 +98,7 @@ class StreamMixture:
         self.stop = stop
         if stop == "all_exhausted" and not all(self.schedule[-1][1]):
             raise ArgumentError(
-                "stop='all_exhausted', but a dataset never comes to its end: its weight is 0, finally. Pass "
+                "stop='all_exhausted', but a dataset is never exhausted: its final weight is 0. Pass "
                 "stop='first_exhausted' or a number of samples."
             )
         self.epoch = 0

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, OneloopError
 
 logger = logging.getLogger(__name__)
 
-NOTHING_SAVED = "No step was done, so there is nothing to save: start again."
+NOTHING_SAVED = "No step was completed, so there is nothing to save: start again."
 EXIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: not finished; a restart can resume
 
 

@@ -23,7 +23,7 @@ def read_run(folder: Path) -> tuple[list[Trace], list[str]]:
     traces = [trace_file.read(trace_file.path_of(folder, step), digests.VERSION) for step in steps]
     newest = max(traces, key=lambda trace: trace_file.path_of(folder, trace.step).stat().st_mtime_ns).run
     left_out = [trace.step for trace in traces if trace.run != newest]
-    notes = [f"{folder}: steps {left_out} were recorded by another run, and are left out."] if left_out else []
+    notes = [f"{folder}: steps {left_out} were recorded by another run, and are ignored."] if left_out else []
     return [trace for trace in traces if trace.run == newest], notes
 
 

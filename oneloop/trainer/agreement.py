@@ -34,7 +34,7 @@ def check_plan(run: "Run") -> None:
     differing = _differing(core, _lengths(run))
     if differing is not None:
         raise DataError(
-            f"{differing}. Give every process the same data: oneloop divides it. Data that divides itself has to have "
+            f"{differing}. Give every process the same data: oneloop divides it. Data that shards itself must have "
             "the same number of batches in every process, or no length."
         )
     values = {

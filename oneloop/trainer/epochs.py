@@ -220,9 +220,9 @@ class Epochs:
             core.backend.loaders.seed_without_drawing(loader)
             if not core.backend.loaders.is_own(loader):
                 logger.warning(
-                    "The training loader is your own and keeps its workers (persistent_workers=True): random numbers "
-                    "that data draw in them go on from epoch to epoch and are not in checkpoints, so this resume draws "
-                    "others. Set persistent_workers=False, or let the Trainer make the loader."
+                    "The training loader is your own and keeps its workers (persistent_workers=True): their random "
+                    "numbers continue from epoch to epoch and are not in checkpoints, so this resume draws "
+                    "different ones. Set persistent_workers=False, or let the Trainer make the loader."
                 )
         batches = dataloaders.local_batches(core, loader)
         if isinstance(sampler, ShardedBatches):

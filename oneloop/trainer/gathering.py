@@ -163,7 +163,8 @@ def _both(tree: Any, value: Any) -> None:
 
 def _other_parts(first: Any, now: Any) -> ModelError:
     return ModelError(
-        f"an output of the evaluation has another structure in one batch ({now}) than in the first ({first}), so the "
+        f"an output of the evaluation has a different structure in one batch ({now}) than in the first ({first}), "
+        "so the "
         "batches cannot be concatenated. List the output in ignore_keys, or set eval_do_concat_batches=False, which "
         "returns a list of batches."
     )

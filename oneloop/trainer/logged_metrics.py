@@ -91,8 +91,8 @@ class LoggedMetrics(Part):
             )
         if not self._is_shared:
             raise ArgumentError(
-                f"log_metric({name!r}) is called by neither a method of the Trainer's class nor of the model's, so "
-                "that the other processes do not expect it. Set the class attribute logs_metrics = True in a subclass "
+                f"log_metric({name!r}) is called by no method of the Trainer's class or of the model's, so the "
+                "other processes do not expect it. Set the class attribute logs_metrics = True in a subclass "
                 "of the Trainer."
             )
         if not self._evaluating and not self.context.trainer.is_in_train:

@@ -181,7 +181,7 @@ class SpikeGuard(Part):
         if self.context.extensions.generates_data:
             raise UnsupportedError(
                 f"loss_spike='rollback' cannot be used with {name}, which generates its training data for several "
-                "steps at once: those of one step cannot be left out. Use loss_spike='warn'."
+                "steps at once: those of a single step cannot be skipped. Use loss_spike='warn'."
             )
         loader = self.context.plan.loader
         for what, given in (("train_dataset", trainer.train_dataset), ("the training loader", loader)):
@@ -252,7 +252,7 @@ class SpikeGuard(Part):
         run.exit_if_interrupted()  # the resumed run will find the spike again
         which = f"step {first}" if first == spike.step else f"steps {first} to {spike.step}"
         logger.warning(
-            "%s. Returning to %s; the samples of %s are left out. Samples of step %d: %s.",
+            "%s. Returning to %s; the samples of %s are skipped. Samples of step %d: %s.",
             spike, path, which, spike.step, samples,
         )  # fmt: skip
         run.checkpointer.undo_after(saved)
@@ -286,7 +286,7 @@ class SpikeGuard(Part):
             return None if found is None else (*found, first)
         path, saved = found
         logger.warning(
-            "The samples of steps %d to %d should be left out too, but %s, which precedes them, is missing or not "
+            "The samples of steps %d to %d should be skipped too, but %s, which precedes them, is missing or not "
             "complete.", first, saved, scheduled.path,
         )  # fmt: skip
         return path, saved, saved + 1
@@ -315,8 +315,8 @@ class SpikeGuard(Part):
         steps = ", ".join(str(each.spike.step) for each in before)
         raise LossSpikeError(
             f"{rollback.spike}. Samples of this step: {samples}. The run has returned to {path} {len(before)} times "
-            f"before, because of spikes in step {steps}: leaving out samples does not help (loss_spike_limit={limit}). "
-            "Lower the learning rate, raise loss_spike_skip_steps to leave out the steps before a spike as well, or "
+            f"before, because of spikes in step {steps}: skipping samples does not help (loss_spike_limit={limit}). "
+            "Lower the learning rate, raise loss_spike_skip_steps to skip the steps before a spike as well, or "
             "loss_spike_threshold if these values are normal, and resume."
         )
 
@@ -396,8 +396,8 @@ class SpikeGuard(Part):
         later = [each for each in rollbacks if each.last > step]
         if later and not source.same_samples:
             logger.warning(
-                "The checkpoint leaves out the samples of later steps because of loss spikes, but the dataset or the "
-                "number of samples in an update is another one now: they are not left out."
+                "The checkpoint skips the samples of later steps because of loss spikes, but the dataset or the "
+                "number of samples in an update has changed: they are not skipped."
             )
             rollbacks = tuple(each for each in rollbacks if each.last <= step)
         self._skip_steps_of(rollbacks)

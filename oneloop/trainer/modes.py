@@ -58,8 +58,8 @@ class Modes:
             models.train_mode(trainer.model_wrapped, every_layer=True)
         elif layers := models.layers_in_eval(trainer.model):
             logger.warning(
-                "These layers are trained in evaluation mode, without dropout: %s. from_pretrained leaves a model in "
-                "it. Call model.train() before train(), unless you mean it.",
+                "These layers are trained in evaluation mode, without dropout: %s. from_pretrained returns models "
+                "in that mode. Call model.train() before train(), unless that is intended.",
                 preview(layers),
             )
 

@@ -121,7 +121,7 @@ def _refuse(core: "Core", dataset: Any, where: str) -> None:
     if name not in _REPLACED or getattr(collator, "mlm", False):
         raise DataError(
             f"packing makes the batches itself, but there is a data_collator ({name}). Remove one of them; what the "
-            "collator does to single documents belongs into the dataset."
+            "collator does to single documents belongs in the dataset."
         )
     if hasattr(dataset, "create_dict_iterator"):
         raise DataError(
@@ -261,7 +261,7 @@ def _find_columns(core: "Core", rows: Sequence[Columns] | None) -> tuple[str, ..
         if _equal(first, second, rounding):
             if not _equal(first, alone, max(rounding, 1e-3)) and core.mesh.is_main:
                 logger.warning(
-                    "packing: what %s computes for a document depends on where it stands in its row. Its forward takes "
+                    "packing: what %s computes for a document depends on its position in the row. Its forward takes "
                     "no position_ids (rows, tokens), which restart at 0 for each document, or ignores them.",
                     type(core.trainer.model).__name__,
                 )

@@ -94,8 +94,8 @@ def adopt_layout(args: Any, model: Any, backend: "Backend") -> None:
         return
     if args.tensor_parallel_size > 1:
         raise ArgumentError(
-            f"tensor_parallel_size={args.tensor_parallel_size}, but the layers of the model are divided over {size} "
-            f"processes already. Remove the argument, or load the model whole."
+            f"tensor_parallel_size={args.tensor_parallel_size}, but the layers of the model are already divided "
+            f"over {size} processes. Remove the argument, or load the model whole."
         )
     args.tensor_parallel_size = size
 

@@ -134,8 +134,8 @@ class SourceMeter(Part):
         self._update = []
         if self.context.events.is_first_report("rows of sources", ""):
             logger.warning(
-                "A batch has another number of rows than samples were drawn for it, so its losses and tokens are not "
-                "counted by dataset. A collator that packs or splits samples does that."
+                "A batch does not have one row for each sample drawn for it, so its losses and tokens are not "
+                "counted by dataset. A collator that packs or splits samples causes this."
             )
 
     def _counted(self, sources: np.ndarray, batch: Any) -> MicroBatch:

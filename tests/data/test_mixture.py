@@ -322,5 +322,5 @@ def test_bad_weights(weights, message):
 
 def test_a_dataset_that_never_ends_its_pass():
     mixture = Mixture([range(3), range(3)], [(0, [1, 1]), (1, [1, 0])], stop="all_exhausted")
-    with pytest.raises(ArgumentError, match=r"\['1'\] never come to their end"):
+    with pytest.raises(ArgumentError, match=r"\['1'\] are never exhausted"):
         mixture.orders(0, samples_per_step=2)

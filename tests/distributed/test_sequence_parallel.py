@@ -123,7 +123,7 @@ def test_models_that_cannot_be_divided_are_refused(two):
             in found["heads"]
         )
         assert "LlamaForCausalLM has attn_implementation='eager'" in found["eager"]
-        assert "OwnAttention is not a model of transformers" in found["module"]
+        assert "OwnAttention is not a transformers model" in found["module"]
         assert "T5ForConditionalGeneration has cross attention" in found["cross"]
         assert "DebertaV2ForTokenClassification has attn_implementation='eager'" in found["deberta"]
         assert "Qwen3MoeForCausalLM has an auxiliary loss" in found["router"]

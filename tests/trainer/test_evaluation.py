@@ -278,7 +278,7 @@ class Worded(Trainer):
 @pytest.mark.parametrize("kind", ["words", "keys"])
 def test_outputs_whose_parts_differ_from_batch_to_batch(backend, arguments, kind):
     trainer = Worded(backend.classifier(), arguments(per_device_eval_batch_size=4, run_name=kind))
-    with pytest.raises(ModelError, match="another structure in one batch.*eval_do_concat_batches=False"):
+    with pytest.raises(ModelError, match="a different structure in one batch.*eval_do_concat_batches=False"):
         trainer.predict(rows(6))
     trainer.args.eval_do_concat_batches = False
     first, second = trainer.predict(rows(6)).predictions

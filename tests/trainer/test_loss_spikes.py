@@ -176,7 +176,7 @@ def test_with_model_init_and_another_number_of_samples_afterwards(backend, argum
     resume = {"resume": str(tmp_path / "out" / "checkpoint-16"), "output_dir": str(tmp_path / "other")}
     other = RUN | GUARD | {"loss_spike": "off", "per_device_train_batch_size": 2, "max_steps": 18} | resume
     trainer = trained(backend.classifier(), planted(BAD), **other)
-    assert logged(trainer) == list(range(1, 19)) and "they are not left out" in caplog.text
+    assert logged(trainer) == list(range(1, 19)) and "they are not skipped" in caplog.text
 
 
 @pytest.mark.rare_on("mindspore", "paddle")
@@ -363,7 +363,7 @@ def test_rollbacks_before_the_checkpoint_are_kept_if_samples_are_others_now(capl
         guard.load({"spikes": state}, source_of(Path("checkpoint-6"), fits))
         assert guard.rollbacks == tuple(kept)
         assert guard.skipped_steps == {step for each in kept for step in (each.first, each.last)}
-    assert sum("they are not left out" in record.message for record in caplog.records) == 1
+    assert sum("they are not skipped" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.rare_on("mindspore", "paddle")

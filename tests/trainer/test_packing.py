@@ -268,10 +268,10 @@ def test_a_model_without_position_ids_is_told_of(arguments, caplog):
 
     args = arguments(packing=True, max_length=16, max_steps=1)
     Trainer(WithoutPlaces(), args, train_dataset=documents()).train()
-    assert "depends on where it stands in its row" in caplog.text
+    assert "depends on its position in the row" in caplog.text
     caplog.clear()
     Trainer(LanguageModel(), args, train_dataset=documents()).train()
-    assert "depends on where it stands" not in caplog.text
+    assert "depends on its position" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -284,7 +284,7 @@ def test_rotation_by_an_override_keeps_it_if_it_may_be_needed(backend, tmp_path,
 def test_a_checkpoint_that_is_gone(left, tmp_path, caplog):
     shutil.rmtree(tmp_path / "out" / "checkpoint-10")
     assert left() == [("checkpoint-12", [13, 14])]
-    assert "steps 11 to 12 should be left out too" in caplog.text and "is missing or not complete" in caplog.text
+    assert "steps 11 to 12 should be skipped too" in caplog.text and "is missing or not complete" in caplog.text
 
 
 @pytest.mark.rare_on("mindspore", "paddle")

@@ -168,7 +168,7 @@ def load_optimizer(optimizer: Any, model: nn.Module, path: Path) -> Loaded:
     known = next((_STATES[cls.__name__] for cls in type(optimizer).__mro__ if cls.__name__ in _STATES), None)
     if known is None:
         raise CheckpointError(
-            f"this run's optimizer is {type(optimizer).__name__}; from a checkpoint of transformers only the states of "
+            f"this run's optimizer is {type(optimizer).__name__}; from a transformers checkpoint only the states of "
             f"{', '.join(_STATES)} can be loaded. Use the optimizer that the checkpoint was written with, if it is one "
             "of them, or start a new run from its weights."
         )

@@ -10,7 +10,7 @@ from .models import unwrap
 
 
 def without_weights() -> contextlib.AbstractContextManager:
-    """A context in which models are made without memory for their weights."""
+    """A context in which models are created without allocating their weights."""
     from .simulated_step import without_weights  # quick imports: few runs are planned
 
     return without_weights()

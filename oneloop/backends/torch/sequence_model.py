@@ -147,8 +147,8 @@ def check(model: DividedModel, division: "SequenceDivision") -> None:
     for number, layer in enumerate(model.layers):
         if str(number) not in division.attended:
             raise UnsupportedError(
-                f"{ARGUMENT}: layer {number} of {model.name} ({type(layer).__name__}) does not call attention by the "
-                f"AttentionInterface of transformers, so that it would see its part of a sequence only. {OTHERWISE}"
+                f"{ARGUMENT}: layer {number} of {model.name} ({type(layer).__name__}) does not call attention "
+                f"through transformers' AttentionInterface, so it would see only its part of a sequence. {OTHERWISE}"
             )
     seen = tokens["attention_mask"].bool()
     scale = whole[seen].abs().max().item()
@@ -165,7 +165,7 @@ def _check_kind(base: Any, name: str, config: Any) -> None:
     implementation = getattr(config, "_attn_implementation", None)
     if implementation is None or not hasattr(base, "get_input_embeddings"):
         raise UnsupportedError(
-            f"{ARGUMENT}: {name} is not a model of transformers. Sequences are divided by replacing the attention "
+            f"{ARGUMENT}: {name} is not a transformers model. Sequences are divided by replacing the attention "
             f"function of its AttentionInterface. {OTHERWISE}"
         )
     if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
@@ -174,8 +174,8 @@ def _check_kind(base: Any, name: str, config: Any) -> None:
         )
     if implementation == "eager":
         raise UnsupportedError(
-            f"{ARGUMENT}: {name} has attn_implementation='eager', which is not in the AttentionInterface of "
-            "transformers. Load it with attn_implementation='sdpa' or another one, if it has any; else remove "
+            f"{ARGUMENT}: {name} has attn_implementation='eager', which is not in transformers' AttentionInterface. "
+            "Load it with attn_implementation='sdpa' or another one, if it has any; else remove "
             f"{ARGUMENT}."
         )
     if getattr(config, "output_router_logits", False):
@@ -199,7 +199,7 @@ def _locate(base: Any, name: str, queries: dict[int, Any]) -> DividedModel:
     lists = {_list_around(path, modules) for path in paths}
     if not paths or None in lists or len(lists) > 1:
         raise UnsupportedError(
-            f"{ARGUMENT}: {name} does not call attention by the AttentionInterface of transformers in one list of "
+            f"{ARGUMENT}: {name} does not call attention through transformers' AttentionInterface in one list of "
             f"layers{f' ({paths[0]})' if paths else ''}. {OTHERWISE}"
         )
     (where,) = lists
@@ -232,8 +232,8 @@ def _recorded(base: Any, name: str) -> dict[int, tuple[str, tuple[int, int]]]:
     own = libraries.models().attention(implementation)
     if own is None:
         raise UnsupportedError(
-            f"{ARGUMENT}: attn_implementation={implementation!r} of {name} is not in the AttentionInterface of "
-            f"transformers. Load it with attn_implementation='sdpa', or remove {ARGUMENT}."
+            f"{ARGUMENT}: attn_implementation={implementation!r} of {name} is not in transformers' "
+            f"AttentionInterface. Load it with attn_implementation='sdpa', or remove {ARGUMENT}."
         )
     calls: dict[int, tuple[str, tuple[int, int]]] = {}
     paths = {id(module): path for path, module in base.named_modules()}

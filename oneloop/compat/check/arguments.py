@@ -113,8 +113,8 @@ class Arguments:
             return ("changes", change) if change and not idle else ("works", "")
         if name in self.cls.__aliases__:
             alias = self.cls.__aliases__[name]
-            more = "" if alias.help.startswith("The same as") else f": {alias.help}"
-            return "maps", self._public(alias.target) + more
+            is_other_name = alias.help.startswith("The same as")
+            return "maps", self._public(alias.target) if is_other_name else alias.help.removesuffix(".")
         if name in self.compression:
             return self._of_compression(name, value)
         if name in self.classes.fields():
