@@ -61,7 +61,7 @@ def as_arrays(state: tuple[Any, Any, dict[str, np.ndarray]]) -> dict[str, np.nda
 
 def check_state(backend: Any, state: dict[str, np.ndarray], source: str, is_common_only: bool = False) -> None:
     """Compare a stored state with the current one: names, types and shapes. Those of accelerators may differ, since a
-    run may go on on another machine. `is_common_only`: another framework has stored it."""
+    run may continue on another machine. `is_common_only`: another framework has stored it."""
     current = get_state(backend)
     current = {name: array for name, array in current.items() if not is_common_only or is_common(name)}
     missing = [name for name in current if name not in state and not _ON_ACCELERATOR.search(name)]

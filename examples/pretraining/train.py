@@ -5,7 +5,7 @@ python train.py --max_steps 2000             a longer run
 python train.py --framework paddle           with PaddlePaddle (or mindspore) instead of PyTorch
 
 A run that was interrupted goes on from its last checkpoint when the command is given again; --resume_from_checkpoint
-false starts anew. Every training argument of oneloop is an option too.
+false starts over. Every training argument of oneloop is an option too.
 """
 
 import math

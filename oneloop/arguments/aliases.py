@@ -73,7 +73,7 @@ def key(name: str, target: str, item: str, kind: Any, default: Any, help: str) -
 
 
 def degree(name: str, target: str) -> Alias:
-    """A size of an axis of parallelism; -1, the default in dumped files, says nothing."""
+    """A size of an axis of parallelism; -1, the default in dumped files, is ignored."""
 
     def write(value: Any, current: Any) -> Any:
         number = values.CONVERTERS[int](name, value)
@@ -185,7 +185,7 @@ FIELDS = ("use_cpu", "fsdp")
 
 
 def as_field(alias: Alias) -> Field:
-    """A field that is not stored: its default says nothing, and its value goes to the alias's target."""
+    """A field that is not stored: its default is ignored, and its value goes to the alias's target."""
     made: Any = field(default=UNSET, compare=False, repr=False, metadata={"help": alias.help})
     made.name, made.type, made._field_type = alias.name, alias.type, _FIELD
     return made

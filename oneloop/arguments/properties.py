@@ -67,7 +67,7 @@ class Properties(PaddleProperties, Groups):
 
     @property
     def _setup_devices(self) -> Any:
-        """The device, under the name by which scripts of transformers ask for it early."""
+        """The device, under the name by which transformers scripts ask for it early."""
         return self.device
 
     @property

@@ -189,7 +189,7 @@ def _arguments(cls: type[TrainingArguments]) -> list[Entry]:
 
 
 def _spelling(alias: Alias, target: Entry) -> Entry:
-    """Another spelling: it takes what its target takes, unless it translates; None always says nothing."""
+    """Another spelling: it takes what its target takes, unless it translates; None is always ignored."""
     if alias.help == f"The same as {alias.target}.":
         return Entry(alias.name, target.stored, _or_none(target.given, True), "None", alias.help)
     if alias.name == "device":

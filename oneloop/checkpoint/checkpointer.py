@@ -421,8 +421,8 @@ class Checkpointer:
 
     @property
     def in_background(self) -> bool:
-        """Whether training goes on while a save is written. An override of _save_checkpoint expects the checkpoint when
-        oneloop's returns; a callback may expect on_save before the next step."""
+        """Whether training continues while a save is written. An override of _save_checkpoint expects the checkpoint
+        when oneloop's returns; a callback may expect on_save before the next step."""
         trainer = self.trainer
         if not trainer.args.save_async or is_overridden(trainer, "_save_checkpoint"):
             return False

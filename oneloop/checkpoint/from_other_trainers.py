@@ -126,12 +126,12 @@ def _position(run: SavedRun, state: dict[str, Any]) -> Position:
 
 
 def _continues_data_order(run: SavedRun, path: Path) -> bool:
-    """Whether the run goes on with the samples and random numbers of the library that wrote the checkpoint."""
+    """Whether the run continues with the samples and random numbers of the library that wrote the checkpoint."""
     return run.core.in_transformers_order and other_trainers.has_known_order(path)
 
 
 def _load_rng_state_of_run(run: SavedRun, path: Path, start: Position) -> list[str]:
-    """data_order="transformers": go on with the random numbers that the old run would have drawn; returns notes."""
+    """data_order="transformers": continue with the random numbers that the old run would have drawn; returns notes."""
     core, mesh = run.core, run.core.mesh
     streams = core.backend.external_checkpoint.random_state(path, mesh.batch_index, mesh.num_batches)
     before = run.plan.accumulation + 1 if start.step_in_epoch else 0  # it looks one batch ahead

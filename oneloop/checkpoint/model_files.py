@@ -117,7 +117,7 @@ class ModelFiles:
 
     @contextlib.contextmanager
     def weights_for(self, folder: Any) -> Iterator[None]:
-        """A context in which the model has the weights to save there: in a checkpoint those that training goes on
+        """A context in which the model has the weights to save there: in a checkpoint those that training continues
         with, elsewhere the average of a schedule-free optimizer, or that of save_average."""
         run = self.core.run
         if folder is not None and store.is_staged(Path(folder)):

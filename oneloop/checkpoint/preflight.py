@@ -107,7 +107,7 @@ def _warn_about_generators(owner: Any, where: str) -> None:
 
 
 def _warn_about_states_in_workers(core: SavedTrainer) -> None:
-    """Each worker has a copy of the dataset and of the collator, which goes on by itself."""
+    """Each worker has a copy of the dataset and of the collator, which changes on its own."""
     trainer = core.trainer
     if not trainer.args.dataloader_num_workers or core.backend.loaders.is_iterable(trainer.train_dataset):
         return

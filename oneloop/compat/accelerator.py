@@ -147,7 +147,7 @@ class Accelerator(RestOfAccelerator):
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        """In scripts of transformers 1, as there: the Trainer accumulates. There it may be set, for accumulate()."""
+        """In transformers scripts 1, as there: the Trainer accumulates. There it may be set, for accumulate()."""
         if mode.emulates("transformers"):
             return self.gradient_state.num_steps
         return self._trainer.args.gradient_accumulation_steps
@@ -173,7 +173,7 @@ class Accelerator(RestOfAccelerator):
 
     @contextmanager
     def accumulate(self, *models: Any) -> Iterator[None]:
-        """In scripts of transformers accelerate's context: it counts `step` and sets `sync_gradients` by its own
+        """In transformers scripts accelerate's context: it counts `step` and sets `sync_gradients` by its own
         accumulation, of one micro-batch unless `gradient_accumulation_steps` is set. Otherwise it changes nothing: the
         Trainer accumulates."""
         if not mode.emulates("transformers"):

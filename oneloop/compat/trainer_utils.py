@@ -159,7 +159,7 @@ def get_scheduler(
 ) -> Any:
     """A scheduler for an optimizer; call its step() after each update, or after each evaluation with its metric.
 
-    last_epoch is the number of the last step that was done, to go on from there.
+    last_epoch is the number of the last step that was done, to continue from there.
     """
     backend = loading.of_optimizer(optimizer)
     name = str(getattr(name, "value", name))

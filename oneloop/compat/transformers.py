@@ -244,7 +244,7 @@ class TransformersNames(Base[Args_co]):
         return False
 
     def compare_trainer_and_checkpoint_args(self, training_args: Any, trainer_state: Any) -> None:
-        """Called by a resume. In scripts of transformers, a warning names arguments that are not the checkpoint's."""
+        """Called by a resume. In transformers scripts, a warning names arguments that are not the checkpoint's."""
         if mode.emulates("transformers"):
             compare_trainer_and_checkpoint_args(training_args, trainer_state)
 

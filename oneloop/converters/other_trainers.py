@@ -1,4 +1,4 @@
-"""Which library's Trainer wrote a checkpoint, of those whose runs oneloop can go on with."""
+"""Which library's Trainer wrote a checkpoint, of those whose runs oneloop can continue."""
 
 from pathlib import Path
 from types import ModuleType

@@ -145,7 +145,7 @@ class Mixture:
 
 
 class MixtureOrder(Order):
-    """The samples of one epoch of a mixture. Epochs follow one another: a dataset that was not exhausted goes on.
+    """The samples of one epoch of a mixture. Epochs follow one another: a dataset that was not exhausted continues.
 
     With `packs`, the number of packs of each dataset, samples are packs, which differ from pass to pass: those of pass
     p are numbered from p * sum(packs) on.

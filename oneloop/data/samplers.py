@@ -103,7 +103,7 @@ class SamplerBatches(UserBatches):
 
     def _split(self) -> Iterator[list[int]]:
         """Broadcasts the order from the main process, since samplers draw from RNGs that differ between processes. A
-        sampler may yield more than its length, or go on for ever."""
+        sampler may yield more than its length, or never end."""
         order = self.processes.broadcast_object(
             np.fromiter(islice(iter(self.sampler), len(self.sampler)), np.int64) if self.shard_id == 0 else None
         )

@@ -158,7 +158,7 @@ class StreamMixture:
                 yield sample
 
     def _next(self, source: int) -> Any:
-        """The next sample of a dataset, from its start again where the epoch goes on."""
+        """The next sample of a dataset, from its start again where the epoch continues."""
         part = self._parts[source]
         sample = part.next(_END)
         if sample is not _END or self.stop == "first_exhausted":

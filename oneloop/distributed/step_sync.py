@@ -357,7 +357,7 @@ class StepSync:
     def sync_after_update(self) -> None:
         """What one process was asked to do, by a callback or a signal, all do.
 
-        A signal and the end of a save were told when the step began. What callbacks ask for is compared only where
+        A signal and the end of a save were exchanged when the step began. What callbacks ask for is compared only where
         there are any, in some process, that may ask for something of their own.
         """
         if self.core.mesh.is_single:
@@ -376,7 +376,7 @@ class StepSync:
             self.signals.agree_on(self.agreed_signal)
 
     def _previous_summary(self) -> StepSummary:
-        """At the end of an epoch, where no message is sent: what is new is told in the next step."""
+        """At the end of an epoch, where no message is sent: what is new is sent in the next step."""
         return replace(NO_STATUS, may_change_control=self._any_may_change_control)
 
     def _piggybacked_summary(self) -> StepSummary:

@@ -102,7 +102,7 @@ def _is_flat_enough(value: Any) -> bool:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, for those who can go on without it: empty if it cannot be read."""
+    """The object in a JSON file, for callers that can continue without it: empty if it cannot be read."""
     try:
         value = read_json(path)
     except CheckpointError:

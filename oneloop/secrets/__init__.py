@@ -72,7 +72,7 @@ def _is_masked(name: Any, value: Any) -> bool:
 
 
 def restored(stored: Any, current: Any, name: str = "") -> Any:
-    """What was stored without secrets, with those of the current value: a mask is no value to go on with."""
+    """What was stored without secrets, with those of the current value: a mask is not a value to continue with."""
     if isinstance(stored, Mapping) and isinstance(current, Mapping):
         return {key: restored(value, current.get(key), str(key)) for key, value in stored.items()}
     if isinstance(stored, str) and current is not None and stored == clean(current, name):

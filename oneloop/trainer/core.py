@@ -94,7 +94,7 @@ class Core:
         return self.run
 
     def train(self, wanted: Any, trial: Any, ignore_keys: list[str] | None, after: "Restart | None") -> "TrainOutput":
-        """One run, to its end. `after`: a part has asked for it, to go on from a checkpoint."""
+        """One run, to its end. `after`: a part has asked for it, to continue from a checkpoint."""
         trainer, run = self.trainer, self.begin_run(after)
         with run.sync.starting(trainer.args.preemption_signals), run.directory:
             checkpoint = self.processes.run_on_main(lambda: run.find_checkpoint(wanted), "looking for checkpoints")

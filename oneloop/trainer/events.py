@@ -84,7 +84,7 @@ class RunEvents:
         )
 
     def output_lost(self, stream: str) -> None:
-        """stdout or stderr cannot be written any more; the run goes on without it."""
+        """stdout or stderr cannot be written any more; the run continues without it."""
         self.add("output_lost", stream=stream)
 
     def _hardware(self) -> str:

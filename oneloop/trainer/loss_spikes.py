@@ -1,7 +1,7 @@
 """Loss spikes: steps whose loss or gradient norm is far above those of the steps before.
 
-`loss_spike="warn"` reports them. With "rollback" the run returns to its last checkpoint and goes on without the samples
-of the spike:
+`loss_spike="warn"` reports them. With "rollback" the run returns to its last checkpoint and continues without the
+samples of the spike:
 
 - The steps whose samples are left out remain steps: they are counted and the learning rate follows its schedule, but
   their batches are dropped and nothing is updated. So the samples of every other step stay the same, and a position in

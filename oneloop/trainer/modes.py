@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 class Modes:
     """Created for each run.
 
-    An evaluation leaves the model in evaluation mode until training goes on: `log`, `on_evaluate`
+    An evaluation leaves the model in evaluation mode until training continues: `log`, `on_evaluate`
     and `on_save` of the same step can tell from `model.training` that an evaluation came before. Layers that were in
     evaluation mode before it, such as a frozen batch norm, stay in it.
     """
@@ -38,8 +38,8 @@ class Modes:
         _switch(self.trainer.optimizer, "eval")
 
     def train(self) -> None:
-        """Training goes on. Called, if it is waiting, before each micro-batch, and before the callbacks at the start of
-        a step or an epoch, which may freeze layers by their mode."""
+        """Training continues. Called, if it is waiting, before each micro-batch, and before the callbacks at the start
+        of a step or an epoch, which may freeze layers by their mode."""
         self.restore()
         if not self.begun:
             self._begin()

@@ -1,4 +1,4 @@
-"""Packing in a Trainer: which data is packed, how the model keeps documents apart, and what the user is told."""
+"""Packing in a Trainer: which data is packed, how the model keeps documents apart, and the messages about it."""
 
 import contextlib
 import logging

@@ -45,7 +45,7 @@ RESERVED_NAMES = ("model", "optimizer", "random")  # of tensor files
 
 @dataclass(frozen=True)
 class Restart:
-    """What a run that goes on from a checkpoint in the same train() takes over from the one before."""
+    """What a run that continues from a checkpoint in the same train() takes over from the one before."""
 
     checkpoint: str
     run_id: str
@@ -55,8 +55,8 @@ class Restart:
 
 
 class RestartRequested(Exception):
-    """Raised by a part between two steps, and caught by train(): the run goes on from a checkpoint. Not an error. It is
-    recorded in run.jsonl as `event`, with these facts."""
+    """Raised by a part between two steps, and caught by train(): the run continues from a checkpoint. Not an error. It
+    is recorded in run.jsonl as `event`, with these facts."""
 
     def __init__(self, message: str, restart: Restart, event: str, facts: dict[str, Any]) -> None:
         super().__init__(message)

@@ -127,7 +127,7 @@ class StepEnd:
         signals.exit(self._outcome())
 
     def _outcome(self) -> str:
-        """What the run has saved of the current step, and how to go on."""
+        """What the run has saved of the current step, and how to continue."""
         trainer, saved = self.trainer, self.run.checkpointer.last_saved
         target = f"{store.PREFIX}-{trainer.state.global_step}"
         if trainer.state.global_step == 0:

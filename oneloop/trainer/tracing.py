@@ -40,7 +40,8 @@ def steps_of(text: str) -> frozenset[int]:
 
 
 def tracing_of(backend: Any) -> Any:
-    """The module of a backend that has one; one without rejects the arguments that need it, or is told here."""
+    """The module of a backend that has one; one without rejects the arguments that need it, or an error is raised
+    here."""
     if backend.tracing is None:
         raise UnsupportedError(
             f"trace_steps and verify_steps are not supported on {backend.NAME}, which has no hooks on gradients. "

@@ -70,8 +70,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
     Methods may be overridden: compute_loss, training_step, create_optimizer,
     get_train_dataloader, prediction_step, log and others.
 
-    Everything after model_init is passed by name. A criterion in second place is recognised by its
-    type.
+    Everything after model_init is passed by name. A criterion passed as the second argument is recognised by its type.
 
     Args:
         model: A torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell. Its forward takes the columns of a batch by
@@ -262,7 +261,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
             resume_from_checkpoint: The directory of a checkpoint, or True for the newest complete one in output_dir. By
                 default args.resume_from_checkpoint.
             trial: The trial of a hyperparameter search.
-            ignore_keys_for_eval: Keys of the model's outputs that evaluations during training leave out.
+            ignore_keys_for_eval: Keys of the model's outputs that evaluations during training ignore.
             kwargs: model_path, the former name of resume_from_checkpoint.
 
         Returns:
@@ -610,7 +609,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         Args:
             eval_dataset: A dataset, a dict of datasets, whose names become prefixes of the metrics, or the name of one
                 of the Trainer's; by default the Trainer's.
-            ignore_keys: Keys of the model's outputs to leave out.
+            ignore_keys: Keys of the model's outputs to ignore.
             metric_key_prefix: What the names of the metrics begin with.
 
         Returns:
@@ -654,7 +653,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
 
         Args:
             test_dataset: The dataset.
-            ignore_keys: Keys of the model's outputs to leave out.
+            ignore_keys: Keys of the model's outputs to ignore.
             metric_key_prefix: What the names of the metrics begin with.
 
         Returns:
@@ -703,7 +702,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
             model: The model, with wrappers such as torch.compile.
             inputs: The batch, not yet on the device.
             prediction_loss_only: Whether only the loss is needed.
-            ignore_keys: Keys of the model's outputs to leave out.
+            ignore_keys: Keys of the model's outputs to ignore.
 
         Returns:
             (loss, logits, labels), detached and on the device; each may be None.

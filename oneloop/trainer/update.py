@@ -390,7 +390,7 @@ class Update(Part):
             trainer.lr_scheduler.step()
 
     def advance_without_update(self) -> None:
-        """A step whose samples are left out: nothing is updated. The schedule and averages go on, as after an update
+        """A step whose samples are skipped: nothing is updated. The schedule and averages continue, as after an update
         that was skipped because it is not finite."""
         hooks, step = self.run.hooks, self.trainer.state.global_step + 1
         for hook in hooks.skip_step:

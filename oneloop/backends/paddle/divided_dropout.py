@@ -17,7 +17,7 @@ _installed = False
 
 
 def install() -> None:
-    """Replace the two operators in this process; tensors that are not divided go on to Paddle's own."""
+    """Replace the two operators in this process; tensors that are not divided are passed to Paddle's own."""
     global _installed
     if not _installed:
         _installed = True

@@ -48,7 +48,7 @@ def prepends_prompt(model: Any) -> bool:
 
 
 def stored(model: Any) -> list[str]:
-    """The adapters that are saved: all of a PEFT model, the active one that is in a model of transformers."""
+    """The adapters that are saved: all of a PEFT model, the active one that is in a transformers model."""
     return list(model.peft_config) if is_wrapped(model) else list(model.active_adapters())
 
 

@@ -14,7 +14,7 @@ MOST_COPIED = 64 << 20
 
 def step_unless(bad: torch.Tensor, optimizer: Any, exactly: bool) -> bool:
     """Step the optimizer; the device leaves weights and state as they were if the flag is set. False, without a step,
-    if the flag has to be read first. `exactly`: the run goes on afterwards, so counters on the host matter too."""
+    if the flag has to be read first. `exactly`: the run continues afterwards, so counters on the host matter too."""
     if _has_fused_kernel(optimizer):
         optimizer.grad_scale, optimizer.found_inf = None, bad.float().reshape(())
         try:

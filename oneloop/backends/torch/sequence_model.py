@@ -1,4 +1,4 @@
-"""What dividing sequences needs to know of a model of transformers, and which models it does not fit.
+"""What dividing sequences needs to know about a transformers model, and which models it does not fit.
 
 The layers are found by a forward pass over a few tokens: they are the outermost ModuleList around the modules that call
 attention by the AttentionInterface. A second pass, divided, has to return the same: whatever mixes positions outside of

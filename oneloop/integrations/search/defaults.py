@@ -1,4 +1,4 @@
-"""What a search uses unless it is told otherwise: spaces of hyperparameters, and the objective."""
+"""Defaults of a search: spaces of hyperparameters, and the objective."""
 
 from typing import Any
 
