@@ -39,6 +39,7 @@ from tests.fuzz import users
 from tests.fuzz.users import Phase
 
 LONGEST = 120  # seconds of one phase
+ADAPTERS = {"torch": ("peft",), "paddle": (), "mindspore": ()}  # what scripts with LoRA import
 CLOSE = 2e-3  # how far logged figures of runs on other numbers of processes may be apart, relative
 
 
@@ -275,7 +276,7 @@ def _smaller(script):
 def warm(framework):
     """Import what runs need, so that forked ones have it."""
     kit = kit_module(framework)
-    for name in (f"oneloop.backends.{kit.Kit.name}.engine", *kit.Job.warm):
+    for name in (f"oneloop.backends.{kit.Kit.name}.engine", *kit.Job.warm, *ADAPTERS[framework]):
         import_module(name)
     gc.collect()
     gc.freeze()
