@@ -136,9 +136,10 @@ class Epochs:
             self._skip_by_reading(batches, skip)
         if is_next:
             batches = self._restart_if_empty(batches)
-        self.first_batch, seen = None, self.resume.data.take_first_batch()
-        if seen is not None and done and not is_over:
-            batches, self.first_batch = self._ended_if_restarted(batches, seen), seen
+        seen = self.resume.data.take_first_batch()
+        self.first_batch = seen if done else None
+        if self.first_batch is not None and not is_over:
+            batches = self._ended_if_restarted(batches, self.first_batch)
         self.source = self._tracked(batches, is_over, is_new=not done)
         batches, self.ahead = batches if self.source is None else self.source, None
         if getattr(loader, "fetches_ahead", False):

@@ -10,6 +10,7 @@ STEPS |= {"save_strategy": "steps", "save_steps": 2, "max_steps": 8, "gradient_a
 RATES = {"learning_rate": 0.7, "adam_beta1": 0.5}
 HALF_WAY = (Phase(1, "on_step_end", 5), Phase())
 BY_EPOCH = {"eval_strategy": "epoch"}
+TWICE = {"gradient_accumulation_steps": 2}
 
 SCRIPTS = {
     # On the second resume, an update had half of its samples.
@@ -27,6 +28,14 @@ SCRIPTS = {
     # A sampler that goes on for ever was read to its end.
     "a sampler that yields more than its length, on two processes": Script(
         kind="long sampler", samples=12, options=STEPS, phases=(Phase(2, "on_step_end", 2), Phase(2))
+    ),
+    # The last checkpoint had forgotten how the data begin an epoch.
+    "a stream, at the end of the run while it is evaluated": Script(
+        kind="stream with own iterator",
+        samples=8,
+        batch=3,
+        options=STEPS | {"eval_strategy": "steps", "save_strategy": "epoch", "max_steps": 6} | TWICE,
+        phases=(Phase(1, "on_evaluate", 6), Phase()),
     ),
     # The last learning rate was reached from that of the arguments.
     "another learning rate for a schedule that ends at a given one": Script(

@@ -28,6 +28,8 @@ LENGTH = 8  # tokens of a packed sequence
 EVENTS = (*interrupted_runs.EVENTS, "on_train_begin", "on_substep_end", "on_pre_optimizer_step", "on_optimizer_step")
 EVENTS += ("on_prediction_step", "on_train_end")
 OF_EVALUATIONS = ("evaluation", "on_evaluate", "on_log", "on_prediction_step")
+AFTER_CALLBACKS = ("on_step_end", "on_save", "on_epoch_end", "on_train_end")
+BEFORE_CALLBACKS_EVALUATE = tuple(event for event in EVENTS if event not in AFTER_CALLBACKS)
 
 
 def _mixture(script, kit):
@@ -182,11 +184,18 @@ def draw(seed, framework="torch", worlds=(1,)):
         script.traits.pop("stops_epoch", None)  # after an epoch that was cut short, it starts the next one as it likes
     if "packing" in script.traits:
         script.kind = "map"
+        if script.traits["packing"][0] == "stream":  # likewise
+            script.traits.pop("stops_epoch", None)
     script.options = _options(source, script)
     places = [*EVENTS, "evaluation", "evaluation", "write", "write"]
-    if "evaluates" in script.traits:  # what a callback evaluates when a signal comes is given up, and not repeated
+    if "evaluates" in script.traits:
         places = [place for place in places if place not in OF_EVALUATIONS]
     script.phases = _phases(source, worlds, places)
+    if "evaluates" in script.traits:  # what a callback evaluates after a signal is given up, and not repeated
+        script.phases = tuple(
+            replace(phase, how="kill") if phase.how == "signal" and phase.where in BEFORE_CALLBACKS_EVALUATE else phase
+            for phase in script.phases
+        )
     sizes = {phase.processes for phase in script.phases}
     script.moves = len(sizes) > 1
     if script.moves:  # an update keeps its samples on every number of processes
@@ -248,7 +257,9 @@ def _options(source, script):
         found["group_by_length"] = True
     if source.random() < 0.25:
         found |= {"max_steps": -1, "num_train_epochs": source.choice([1, 2, 2.5])}
-        is_open = "Iterable" in script.kind or not script.kind.startswith(("map", "sampler", "lazy", "torch "))
+        is_open = any(word in script.kind for word in ("Iterable", "stream")) or not script.kind.startswith(
+            ("map", "sampler", "lazy", "torch ")
+        )
         if is_open or "packing" in script.traits:  # the number of steps may not be known
             found |= {"lr_scheduler_type": "constant", "warmup_steps": 0, "logging_steps": 2}
             if script.traits.get("packing", [""])[0] in ("stream", "mixture"):
