@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backends import loading
 from ..checkpoint import store
-from ..data.columns import ColumnFilter
+from ..data.samples import ColumnFilter
 from ..distributed.world import world
 from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule
 from ..outputs import plain_metrics

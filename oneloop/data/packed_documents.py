@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import DataError
 from .collators.base import to_numpy
 from .feistel import key_of, permute
-from .fetching import fetch_samples
+from .samples import fetch_samples
 from .order import Order
 
 IGNORED = -100  # the label of the first token of a piece: nothing before it predicts it

@@ -16,7 +16,7 @@ import numpy as np
 from .. import randomness
 from ..backends.loading import load
 from .feistel import key_of
-from .fetching import fetch_sample
+from .samples import fetch_sample
 
 # Separate these seeds from each other and from the keys of the data order.
 _SAMPLE, _FETCH, _COLLATE = -101, -102, -103

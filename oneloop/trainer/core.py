@@ -8,8 +8,9 @@ an `Core`; the Trainer, with the methods that may be overridden, is `core.traine
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import behaviour
@@ -62,6 +63,7 @@ class Core:
 
     run: "Run"
     device: Any  # of the run, where its batches go
+    to_device: Callable[[Any], Any]  # a batch, or nested tensors
     extensions: Extensions
 
     def __init__(self, trainer: "Trainer", framework: str) -> None:
@@ -89,7 +91,8 @@ class Core:
         from .run import Run  # quick imports: with the first Trainer, not with its class
 
         args = self.trainer.args
-        self.device, self._non_blocking = args.device, args.accelerator_config.non_blocking is not False
+        self.device, non_blocking = args.device, args.accelerator_config.non_blocking is not False
+        self.to_device = partial(self.backend.devices.move, device=self.device, non_blocking=non_blocking)
         self.run = Run(self, restart)
         return self.run
 
@@ -135,10 +138,6 @@ class Core:
         """Whether an evaluation that a signal interrupts is abandoned, since the run can save at once. Within an update
         it is finished, with the update."""
         return self.trainer.is_in_train and self.run.position.at_boundary
-
-    def to_device(self, inputs: Any) -> Any:
-        """A batch, or nested tensors, on the device."""
-        return self.backend.devices.move(inputs, self.device, self._non_blocking)
 
     # -- the model
 

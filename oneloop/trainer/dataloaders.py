@@ -13,7 +13,7 @@ from .. import behaviour, randomness
 from ..arguments.data import packing_of
 from ..data import collators, streams
 from ..data.collators.language import RandomCollator
-from ..data.columns import ColumnFilter
+from ..data.samples import ColumnFilter
 from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
 from ..data.loader_options import LoaderOptions
 from ..data.mixture import Mixture

@@ -35,6 +35,7 @@ class Meter(Part):
         self.losses = context.parts.of(LossMeter)
         self.mode = token_counting(context.args)  # no, all or non_padding
         self.by_override = is_overridden(context.trainer, "floating_point_ops")
+        self._main_input_name: str | None = None  # of the model, once it is ready
         self.tokens = 0
         self.flops = 0.0
         self.unpadded = 0
@@ -47,6 +48,9 @@ class Meter(Part):
         self._work_logged = (0, 0.0, 0)  # tokens, operations and tokens without padding at that time
         self._waited = 0.0  # seconds since then in which training waited for data
         self._peak: Any = _UNKNOWN  # operations per second of the device
+
+    def model_ready(self) -> None:
+        self._main_input_name = self.context.model_info.main_input_name
 
     # -- work
 
@@ -79,7 +83,8 @@ class Meter(Part):
         return (main == main if pad is None else main != pad).sum(1)
 
     def _main_input(self, inputs: Any) -> Any:
-        return inputs.get(self.context.model_info.main_input_name) if isinstance(inputs, Mapping) else None
+        name = self._main_input_name or self.context.model_info.main_input_name
+        return inputs.get(name) if isinstance(inputs, Mapping) else None
 
     def _add_unpadded(self, inputs: Any) -> None:
         """include_num_input_tokens_seen="non_padding": by the attention mask, or by the pad token."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..data.columns import ColumnFilter, forward_columns
+from ..data.samples import ColumnFilter, forward_columns
 from ..protocols import Collator, DataLoader, Dataset, Model, Tensor, Trial
 from .checkpoint_methods import CheckpointMethods
 from .dataloaders import select_columns

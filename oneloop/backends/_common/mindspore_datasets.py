@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import behaviour
-from ...data.columns import ColumnFilter
+from ...data.samples import ColumnFilter
 from ...errors import DataError
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...data import worker_seeding
 from ...data.feistel import key_of
-from ...data.fetching import fetch_samples
+from ...data.samples import fetch_samples
 from ...data.iterable import is_streamed
 from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard

@@ -20,7 +20,7 @@ from paddle.io.dataloader.collate import default_collate_fn
 
 from ...data import worker_seeding
 from ...data.feistel import key_of
-from ...data.fetching import fetch_samples
+from ...data.samples import fetch_samples
 from ...data.iterable import Source, is_streamed, is_worker_aware, warn_about_repeated_samples
 from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard

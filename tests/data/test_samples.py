@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from oneloop.data.collators import default_data_collator
-from oneloop.data.columns import ColumnFilter, forward_columns
+from oneloop.data.samples import ColumnFilter, forward_columns
 from oneloop.errors import DataError
 
 collate = functools.partial(default_data_collator, return_tensors="np")

@@ -1,10 +1,38 @@
-"""Which columns the model accepts, and dropping the others."""
+"""Samples on their way from the dataset to the collator: reading them, and the columns that the model accepts."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import DataError
+from ..errors import DataError, add_note
+
+
+def fetch_samples(dataset: Any, indices: Sequence[int]) -> Any:
+    """The samples at these indices, all at once if the dataset can. An error that reading raises says which it was."""
+    read_all = getattr(dataset, "__getitems__", None)
+    if read_all is not None and len(indices):
+        return read_all(indices)
+    samples: list[Any] = []
+    try:
+        for index in indices:
+            samples.append(dataset[index])
+    except Exception as error:
+        _name_sample(error, dataset, index)
+        raise
+    return samples
+
+
+def fetch_sample(dataset: Any, index: int) -> Any:
+    """The sample at an index. An error that reading it raises says which it was."""
+    try:
+        return dataset[index]
+    except Exception as error:
+        _name_sample(error, dataset, index)
+        raise
+
+
+def _name_sample(error: Exception, dataset: Any, index: int) -> None:
+    add_note(error, f"(oneloop: raised by sample {index} of the dataset, {type(dataset).__name__}[{index}])")
 
 
 def forward_columns(signature_parameters: Iterable[str], label_names: Iterable[str]) -> set[str] | None:
