@@ -13,7 +13,7 @@ from .integrations.search.state import SearchState
 from .integrations.writers.extension import WriterCallbacks
 from .plan.methods import PlanMethods
 from .plan.request import PlanRequests
-from .storage.mirrored_directory import ObjectStorage
+from .storage.extension import ObjectStorage
 from .trainer.generic import Args_co
 
 __all__ = ["CompressionArguments", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "Trainer", "TrainingArguments"]

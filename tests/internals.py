@@ -12,6 +12,13 @@ def wait_for_saves(trainer):
     trainer._oneloop.run.checkpointer.wait()
 
 
+def save_now(trainer):
+    """As a save that a callback asks for at this step; returns when it is complete, or has failed."""
+    checkpointer = trainer._oneloop.run.checkpointer
+    checkpointer.request()
+    checkpointer.wait()
+
+
 def run_id(trainer):
     return trainer._oneloop.run.id
 
@@ -34,6 +41,10 @@ def storage_of(trainer):
 def full_tensors(trainer):
     """The weights by name, whole also where a process has only a shard of them: a collective."""
     return trainer._oneloop.strategy.model_tensors(trainer.model)[0]
+
+
+def strategy_of(trainer):
+    return trainer._oneloop.strategy
 
 
 def engine_of(trainer):

@@ -61,10 +61,11 @@ def load_optimizer_and_scheduler(run: SavedRun, path: Path) -> None:
 
 
 def load_scaler(run: SavedRun, path: Path) -> None:
-    state = run.core.backend.external_checkpoint.scaler_state(path)
+    core = run.core
+    state = core.backend.external_checkpoint.scaler_state(path)
     check(state, optional(LOSS_SCALER), f"the loss scaler in {path}")
     with restoring("the loss scaler", path):
-        run.core.engine.load_state({"skipped": 0, "scaler": state})
+        core.engine.load_state({"skipped": 0, "scaler": state})
 
 
 def _load_schedule(scheduler: Any, state: dict[str, Any], sources: list[set[int]]) -> list[str]:
@@ -115,14 +116,14 @@ def _load_callbacks(run: SavedRun, state: dict[str, Any]) -> None:
 
 def _position(run: SavedRun, state: dict[str, Any]) -> Position:
     """Counted from the step; data without a length from the epoch, which is a fraction of max_steps then."""
-    plan, step = run.plan, state["global_step"]
+    plan, args, step = run.plan, run.core.trainer.args, state["global_step"]
     if plan.steps_per_epoch:
         epoch, done = divmod(step, plan.steps_per_epoch)
     else:
         fraction = float(state.get("epoch") or 0.0)
         epoch = int(fraction)
         done = step if epoch == 0 else round((fraction - epoch) * max(state.get("max_steps", 0), 0))
-    return Position(epoch, 0 if run.core.trainer.args.ignore_data_skip else done)
+    return Position(epoch, 0 if args.ignore_data_skip else done)
 
 
 def _continues_data_order(run: SavedRun, path: Path) -> bool:

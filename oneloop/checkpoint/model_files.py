@@ -102,6 +102,10 @@ class ModelFiles:
         if self.core.mesh.is_main and self.trainer.args.save_strategy != "no":
             self._unsaved = preflight.unsaved_buffers(self.core)
 
+    def start(self) -> None:
+        """Training starts, with the weights that it starts from."""
+        self.finite_values.start()
+
     @property
     def is_default_writer(self) -> bool:
         """Whether no override writes the model itself."""

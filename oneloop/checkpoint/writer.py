@@ -39,9 +39,6 @@ class Waiting:
         self.is_stopped = threading.Event()  # the run is ending with an error
         self.failed = threading.Event()  # a process could not write its files, and perhaps no note either
 
-    def stop_waiting(self) -> None:
-        self.is_stopped.set()
-
     def share_failure(self, processes: ProcessGroup) -> None:
         """Let the process that commits know that another one has failed. A collective."""
         if any(failed for (failed,) in processes.all_gather([self.failed.is_set()])) and processes.is_main:
@@ -121,6 +118,10 @@ class SaveWriter:
     def await_shards(self) -> None:
         """Called by the process that commits, before it waits for the shards of the others."""
         self.waiting = Waiting()
+
+    def stop_waiting(self) -> None:
+        """The run ends with an error: nobody writes the shards that the process that commits waits for."""
+        self.waiting.is_stopped.set()
 
     def refuse(self, error: OSError | NonFiniteError, target: str) -> None:
         """The disk has failed before the save could be written, or the model is not finite."""

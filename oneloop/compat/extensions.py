@@ -17,11 +17,11 @@ class ScriptExpectations(Extension):
     """Hooks that scripts written for other Trainers rely on, beyond names and behaviour."""
 
     def created(self) -> None:
-        trainer = self.trainer
+        trainer, run = self.trainer, self.core.run
         warn_unused_overrides(trainer)
         # Scripts of transformers write into it as soon as there is a Trainer; otherwise the first file creates it.
         if mode.emulates("transformers") and trainer.args.should_save and not plan_request.is_active():
-            self.core.run.output_dir.mkdir(parents=True, exist_ok=True)
+            run.output_dir.mkdir(parents=True, exist_ok=True)
 
     def gradient_state(self) -> Any:
         return self.trainer.accelerator.gradient_state

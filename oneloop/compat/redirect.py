@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ..checkpoint import store
 from ..errors import UnsupportedError
-from . import mode
+from . import mode, trl_launcher
 from .redirected_names import LIBRARIES, MODULES, REFUSED, RENAMED, REWRITING, TITLES, WITHOUT_LIBRARY, Module
 
 
@@ -232,15 +232,9 @@ def _unchanged() -> Iterator[None]:
                     setattr(cls, name, was[name])
 
 
-def _replacement(name: str) -> Any:
-    from . import trl_launcher  # for TRL's command line alone
-
-    return getattr(trl_launcher, name)
-
-
 def patch(module: ModuleType, plan: Module) -> None:
     for name in plan.replaced.split():
-        setattr(module, name, _replacement(name))
+        setattr(module, name, getattr(trl_launcher, name))
     for name in plan.names.split():
         setattr(module, name, _own(name))
     for name in plan.refused.split():

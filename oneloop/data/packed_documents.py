@@ -21,8 +21,8 @@ import numpy as np
 from ..errors import DataError
 from .collators.base import to_numpy
 from .feistel import key_of, permute
-from .samples import fetch_samples
 from .order import Order
+from .samples import fetch_samples
 
 IGNORED = -100  # the label of the first token of a piece: nothing before it predicts it
 KEPT = 2  # passes in memory

@@ -360,6 +360,7 @@ class StepSync:
         A signal and the end of a save were exchanged when the step began. What callbacks ask for is compared only where
         there are any, in some process, that may ask for something of their own.
         """
+        run = self.run
         if self.core.mesh.is_single:
             return
         messages, self._messages = self._messages, None
@@ -369,7 +370,7 @@ class StepSync:
         if every is None or every.may_change_control:
             every = self._compare_control()
         if every.save_ended:
-            self.run.checkpointer.writer.expect_result()
+            run.checkpointer.writer.expect_result()
         if any(every.signals):
             assert self.signals is not None
             self.agreed_signal = self.signals.signals[every.signals.index(True)]
@@ -386,8 +387,8 @@ class StepSync:
 
     def _compare_control(self) -> StepSummary:
         """A collective: the requests of all processes are in this one's control when it returns."""
-        trainer, processes = self.trainer, self.core.processes
-        status = StepMessage(save_ended=self.run.checkpointer.writer.has_finished_save, signals=self._received())
+        run, trainer, processes = self.run, self.trainer, self.core.processes
+        status = StepMessage(save_ended=run.checkpointer.writer.has_finished_save, signals=self._received())
         own = ControlMessage(tuple(getattr(trainer.control, name) for name in FLAGS), status)
         rows = processes.all_gather(own.pack())
         for name, values in zip(FLAGS, zip(*rows)):

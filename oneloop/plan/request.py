@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 from ..distributed import mesh
 from ..extension import Extension
+from .methods import PlanMethods
 from .results import TrainingPlan
 
 
@@ -48,6 +49,4 @@ class PlanRequests(Extension):
 def answer(trainer: Any) -> NoReturn:
     """Build the plan instead of training, and end the script."""
     assert _current is not None
-    from .building import build_plan  # quick imports: few runs are planned
-
-    raise PlanMade(build_plan(trainer, **_current.options))
+    raise PlanMade(PlanMethods.plan(trainer, **_current.options))

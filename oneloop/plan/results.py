@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import ArgumentError
+from . import text
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,7 @@ class TrainingPlan:
 
     def to_text(self) -> str:
         """The plan as text for a terminal."""
-        from .text import render  # it imports this module
-
-        return render(self)
+        return text.render(self)
 
     def to_html(self, title: str = "Plan") -> str:
         """The plan as a self-contained page."""

@@ -1,15 +1,17 @@
 """A plan as text for a terminal."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import sizes
-from .results import LayoutChoice, Search, StrategyPlan, TrainingPlan
+
+if TYPE_CHECKING:
+    from .results import LayoutChoice, Search, StrategyPlan, TrainingPlan
 
 show, count = sizes.show, sizes.count
 
 
-def render(plan: TrainingPlan) -> str:
+def render(plan: "TrainingPlan") -> str:
     """The whole plan."""
     parts = [*(f"{title}\n" + _pairs(rows) for title, rows in facts(plan)), _strategies(plan)]
     if plan.search is not None:
@@ -21,7 +23,7 @@ def render(plan: TrainingPlan) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def facts(plan: TrainingPlan) -> list[tuple[str, list[tuple[str, str]]]]:
+def facts(plan: "TrainingPlan") -> list[tuple[str, list[tuple[str, str]]]]:
     """The figures that do not depend on the strategy, in sections of (name, value)."""
     model, length, checkpoint = plan.model, plan.length, plan.checkpoint
     recompute = " (the arguments have it)" if plan.recompute else ""
@@ -54,7 +56,7 @@ def facts(plan: TrainingPlan) -> list[tuple[str, list[tuple[str, str]]]]:
     ]
 
 
-def _product(plan: TrainingPlan) -> str:
+def _product(plan: "TrainingPlan") -> str:
     return f"{plan.micro_batch} x {plan.accumulation} accumulated x {plan.world} processes"
 
 
@@ -64,7 +66,7 @@ HEADER = (
 )
 
 
-def cells(each: StrategyPlan) -> tuple[str, ...]:
+def cells(each: "StrategyPlan") -> tuple[str, ...]:
     """The row of a strategy in the table of HEADER."""
     fits = {None: "-", True: "yes", False: "no"}[each.fits]
     sent = each.messages
@@ -83,7 +85,7 @@ def cells(each: StrategyPlan) -> tuple[str, ...]:
     )
 
 
-def _strategies(plan: TrainingPlan) -> str:
+def _strategies(plan: "TrainingPlan") -> str:
     possible = [each for each in plan.strategies if each.refused is None]
     lines = _table([HEADER, *map(cells, possible)])
     lines += [f"  {each.name}: refused, {each.refused}" for each in plan.strategies if each.refused is not None]
@@ -94,7 +96,7 @@ CHOICES = ("", "peak", "sent in an update", "micro-batch", "accumulated", "gradi
 MOST_SHOWN = 12
 
 
-def choice_cells(each: LayoutChoice) -> tuple[str, ...]:
+def choice_cells(each: "LayoutChoice") -> tuple[str, ...]:
     """The row of a layout in the table of CHOICES."""
     return (
         each.name,
@@ -107,11 +109,11 @@ def choice_cells(each: LayoutChoice) -> tuple[str, ...]:
     )
 
 
-def search_title(plan: TrainingPlan) -> str:
+def search_title(plan: "TrainingPlan") -> str:
     return f"Layouts that fit, with {plan.length.samples_per_step} samples per update, by what a process sends"
 
 
-def search_remarks(search: Search) -> list[str]:
+def search_remarks(search: "Search") -> list[str]:
     """What the table does not show, and the arguments of the best."""
     lines = []
     if len(search.choices) > MOST_SHOWN:
@@ -130,7 +132,7 @@ def flags(arguments: dict[str, Any]) -> str:
     return " ".join(words)
 
 
-def _search(plan: TrainingPlan) -> str:
+def _search(plan: "TrainingPlan") -> str:
     assert plan.search is not None
     rows = [choice_cells(each) for each in plan.search.choices[:MOST_SHOWN]]
     lines = _table([CHOICES, *rows]) if rows else []

@@ -15,13 +15,15 @@ from tqdm import tqdm
 from ..checkpoint import store
 from ..checkpoint.output_directory import OutputDirectory
 from ..errors import StorageError
-from ..extension import Extension
 from ..formats import urls
+from . import loose_files, nodes, references, staging
+from .mirror import Mirror
+from .multi_node_upload import MultiNodeUpload, new_place
+from .remote import RemoteDirectory
 
 if TYPE_CHECKING:
     from ..checkpoint.sharded import ShardedSave
     from ..trainer.run import Run
-    from .mirror import Mirror
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +41,12 @@ class MirroredDirectory(OutputDirectory):
         self._begun: set[str] = set()  # checkpoints of which this run has uploaded parts
 
     @property
-    def mirror(self) -> "Mirror | None":
+    def mirror(self) -> Mirror | None:
         """What uploads the output directory; None in other processes, and without an output_url."""
         trainer = self.trainer
         if trainer.args.output_url is None or not trainer.is_world_process_zero():
             return None
         if self._mirror is None:
-            from .mirror import Mirror
-
             self._mirror = Mirror(trainer.args.output_url, self.path, self.run.events.add)
         return self._mirror
 
@@ -61,8 +61,6 @@ class MirroredDirectory(OutputDirectory):
         True, and the checkpoints in the storage that are incomplete or corrupt."""
         if self.mirror is None and not urls.is_url(wanted):
             return wanted, []
-        from . import loose_files, staging
-
         mirror, url = self.mirror, wanted.rstrip("/") if urls.is_url(wanted) else None
         if mirror is not None:
             mirror.lock()
@@ -100,8 +98,6 @@ class MirroredDirectory(OutputDirectory):
         url = core.trainer.args.output_url
         if core.mesh.is_single or not (url is not None or urls.is_url(wanted)):
             return checkpoint
-        from . import nodes
-
         if url is not None:
             self._has_separate_disk = nodes.has_separate_disk(core.processes, self.path)
             if self._has_separate_disk and core.trainer.is_local_process_zero():
@@ -114,8 +110,6 @@ class MirroredDirectory(OutputDirectory):
 
     def _needed(self, checkpoint: Path | None, wanted: Any) -> Any:
         """The request for nodes.provide(), in the main process; None if the storage does not have the checkpoint."""
-        from . import nodes, references
-
         trainer = self.trainer
         if checkpoint is None or not trainer.is_world_process_zero():
             return None
@@ -136,14 +130,10 @@ class MirroredDirectory(OutputDirectory):
         core = self.core
         if core.mesh.is_single or core.trainer.args.output_url is None:
             return
-        from . import nodes
-
         needed = nodes.Needed.of(str(core.trainer.args.output_url), True, [checkpoint])
         self._provide(core.processes.broadcast_object(needed))
 
     def _provide(self, needed: Any) -> None:
-        from . import nodes
-
         core = self.core
         downloads = core.trainer.is_local_process_zero()
         found = nodes.provide(core.processes, needed, self.path, self.mirror, downloads)
@@ -162,9 +152,6 @@ class MirroredDirectory(OutputDirectory):
         its disk, or another run has the storage now. A collective."""
         if self.trainer.args.output_url is None:
             return super().sharded_save(step, stage)
-        from .multi_node_upload import MultiNodeUpload, new_place
-        from .remote import RemoteDirectory
-
         core, mirror = self.core, self.mirror
         name, place = f"{store.PREFIX}-{step}", ""
         if mirror is not None and not mirror.lease.is_lost:
@@ -186,15 +173,15 @@ class MirroredDirectory(OutputDirectory):
         """Unless the storage has it, and delete there what it supersedes: a run that died may have done neither."""
         if self._mirror is None or os.path.abspath(checkpoint.parent) != os.path.abspath(self.path):
             return
-        from .references import Upload, first_existing
-
         limit, step = self.trainer.args.save_total_limit, int(checkpoint.name.rpartition("-")[2])
         source = None
         if best is not None:
             path = self.resolve(best)
-            best, source = path.name, first_existing(path, self.path / path.name)
+            best, source = path.name, references.first_existing(path, self.path / path.name)
         needed = tuple(path.name for path in self.run.parts.checkpoints_to_keep())
-        self._mirror.submit(Upload(checkpoint.name, step, self.run.id, best, limit, is_whole, source, needed))
+        self._mirror.submit(
+            references.Upload(checkpoint.name, step, self.run.id, best, limit, is_whole, source, needed)
+        )
 
     # -- after it
 
@@ -238,14 +225,11 @@ class MirroredDirectory(OutputDirectory):
             yield str(self.path) + text.removeprefix(url)
             self.upload_files()
             return
-        from .loose_files import LooseFiles
-        from .remote import RemoteDirectory
-
         with tempfile.TemporaryDirectory(prefix="oneloop-model-") as folder:
             yield folder
-            LooseFiles(RemoteDirectory(text), Path(folder)).upload()
+            loose_files.LooseFiles(RemoteDirectory(text), Path(folder)).upload()
 
-    def _wait(self, mirror: "Mirror", thread: threading.Thread) -> None:
+    def _wait(self, mirror: Mirror, thread: threading.Thread) -> None:
         """Wait with a progress bar, if it takes longer than a moment."""
         thread.join(1.0)
         if not thread.is_alive():
@@ -259,10 +243,3 @@ class MirroredDirectory(OutputDirectory):
                 bar.total = bar.n + mirror.pending_bytes
                 bar.update(now - done if now >= done else now)
                 done = now
-
-
-class ObjectStorage(Extension):
-    """Keeps the runs of a Trainer whose output_dir is a URL in object storage."""
-
-    def output_directory(self, run: "Run") -> OutputDirectory:
-        return MirroredDirectory(run)

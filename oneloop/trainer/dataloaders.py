@@ -13,7 +13,6 @@ from .. import behaviour, randomness
 from ..arguments.data import packing_of
 from ..data import collators, streams
 from ..data.collators.language import RandomCollator
-from ..data.samples import ColumnFilter
 from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
 from ..data.loader_options import LoaderOptions
 from ..data.mixture import Mixture
@@ -29,6 +28,7 @@ from ..data.process_sharding import (
     with_rng_state,
 )
 from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, shuffles, yields_batches
+from ..data.samples import ColumnFilter
 from ..data.stream_mixture import StreamMixture
 from ..data.transformers_order import DrawnOrders, ShardedBatches, random_orders
 from ..data.worker_seeding import RestoreRNGCollator, SeededData

@@ -61,7 +61,8 @@ class DistributedEvalOutputs(EvalOutputs):
         """Gather the turns; returns whether all processes have reached the end of their loaders."""
         self.to_host()
         turns, self.turns = self.turns, []
-        watch = self.core.run.sync.signals if self.core.abandons_evaluations else None
+        core = self.core
+        watch = core.run.sync.signals if core.abandons_evaluations else None
         heard = float(watch.received or 0) if watch is not None else 0.0
         size = max((_bytes(turn) for turn in turns), default=0)
         sizes, ends, signals = zip(*self.processes.all_gather([size, done, heard]))

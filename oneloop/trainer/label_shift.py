@@ -130,11 +130,11 @@ def _array_of(core: "Core", batch: Any) -> tuple[np.ndarray, int]:
     ignored."""
     _, labels = split_labels(batch, core.trainer.label_names)
     labels = labels[0] if isinstance(labels, tuple) else labels
-    tensors, ignored = core.backend.tensors, core.run.update.counting.ignore_index
+    tensors, counting = core.backend.tensors, core.run.update.counting
     array = np.zeros(0)
     if len(getattr(labels, "shape", ())) == 2:  # else nothing has to be read
         array = tensors.to_numpy(labels) if tensors.is_tensor(labels) else np.asarray(labels)
-    return array, IGNORED if ignored is None else ignored
+    return array, IGNORED if counting.ignore_index is None else counting.ignore_index
 
 
 def _computed(core: "Core", labels: _Labels, together: bool) -> bool | None:

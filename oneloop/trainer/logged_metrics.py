@@ -177,7 +177,7 @@ class LoggedMetrics(Part):
         """Host sync: add what is on the device to the averages."""
         unread, self._unread = self._unread, []
         on_device = [each for *_, value, weight in unread for each in (value, weight) if not isinstance(each, float)]
-        read = iter(self.context.backend.tensors.scalars(on_device).tolist() if on_device else ())
+        read = iter(self.backend.tensors.scalars(on_device).tolist() if on_device else ())
         for _, name, *pair in unread:
             value, weight = (each if isinstance(each, float) else next(read) for each in pair)
             self.averages.setdefault(name, _Average()).add(value, weight)

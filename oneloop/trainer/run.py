@@ -190,7 +190,7 @@ class Run:
                 return output
         except BaseException as error:
             self._fail_parts()
-            self.checkpointer.writer.waiting.stop_waiting()
+            self.checkpointer.writer.stop_waiting()
             self.events.end(error)
             raise
         finally:
@@ -257,7 +257,7 @@ class Run:
         self._announce(None if checkpoint is None else checkpoint.path)
         self._fill_state(trial)
         core.engine.clear()
-        self.checkpointer.model_files.finite_values.start()
+        self.checkpointer.model_files.start()
         for part in self.parts:
             part.begin_run()
         self.parts.start()

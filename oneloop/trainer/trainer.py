@@ -423,13 +423,13 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         sampler_fn(dataset) returns a sampler of indices or of batches. With dataloader_persistent_workers, a loader
         with a key is kept in _eval_dataloaders until training ends.
         """
-        where = dataloaders.ARGUMENT_OF.get(description, description)
-        loader = dataloaders.make_loader(self._oneloop, dataset, where, batch_size, sampler_fn, is_training)
+        core, where = self._oneloop, dataloaders.ARGUMENT_OF.get(description, description)
+        loader = dataloaders.make_loader(core, dataset, where, batch_size, sampler_fn, is_training)
         if not is_training:
-            loader = self._oneloop.extensions.evaluation_loader(loader)
+            loader = core.extensions.evaluation_loader(loader)
         if dataloader_key is not None and self.is_in_train and self.args.dataloader_persistent_workers:
             self._eval_dataloaders[dataloader_key] = loader
-            self._oneloop.run.seeds.before_iterating(loader, dataloader_key)
+            core.run.seeds.before_iterating(loader, dataloader_key)
         return loader
 
     def num_examples(self, dataloader: DataLoader) -> int:

@@ -134,7 +134,7 @@ def test_a_part_that_never_comes_is_an_error_after_the_timeout(tmp_path):
 def test_a_run_that_leaves_waits_for_parts_only_a_little(tmp_path, monkeypatch):
     monkeypatch.setattr(sharded, "_GRACE_SECONDS", 0.05)
     waiting = sharded.Waiting()
-    waiting.stop_waiting()
+    waiting.is_stopped.set()
     with pytest.raises(OSError, match="process 1"):
         sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 3600, waiting)
 

@@ -12,6 +12,7 @@ from oneloop import Trainer, TrainingArguments
 from oneloop.compat import accelerate_plugins, accelerate_state
 from oneloop.compat.accelerator import Accelerator, _part
 from tests.backends.support import rows
+from tests.internals import strategy_of
 
 accelerate = pytest.importorskip("accelerate")
 
@@ -50,7 +51,7 @@ def test_weights(backend, trainer):
 
 def test_tied_weights_have_all_their_names(backend, arguments, monkeypatch):
     trainer = Trainer(backend.classifier(), arguments())
-    strategy = trainer._oneloop.strategy
+    strategy = strategy_of(trainer)
     monkeypatch.setattr(strategy, "model_tensors", lambda model: ({"first": 1, "other": 2}, {"second": "first"}))
     assert trainer.accelerator.get_state_dict(trainer.model) == {"first": 1, "other": 2, "second": 1}
 

@@ -9,6 +9,7 @@ from oneloop.compat import accelerate_state
 from oneloop.errors import ArgumentError
 from tests.backends.support import rows, tagged
 from tests.emulation import emulate
+from tests.internals import part_of
 
 EVENTS = (
     "step_begin",
@@ -123,7 +124,7 @@ def test_an_error_within_an_update_leaves_none_under_way(backend, noting, place)
 def test_steps_that_are_left_out_accumulate_nothing(backend, noting):
     trainer = noting(backend.classifier(), rows(14), max_steps=1)
     trainer.train()
-    trainer._oneloop.run.update.begin([None] * 3, None)
+    part_of(trainer, "update").begin([None] * 3, None)
     assert trainer.accelerator.sync_gradients is True
 
 

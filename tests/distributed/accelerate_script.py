@@ -13,6 +13,7 @@ from transformers import BertForSequenceClassification
 
 from oneloop import Trainer, TrainingArguments
 from oneloop.distributed.world import world
+from tests.internals import strategy_of
 
 STEPS = 4
 
@@ -45,7 +46,7 @@ def main(folder):
     trainer.train()
     found = {
         "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
-        "strategy": type(trainer._oneloop.strategy).__name__,
+        "strategy": type(strategy_of(trainer)).__name__,
         "empty": empty,
         "divided": divided,
         "checkpointing": model.is_gradient_checkpointing,

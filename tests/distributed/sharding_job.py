@@ -23,7 +23,7 @@ from oneloop.formats.safetensors_io import read as read_file
 from tests.backends.support import CLASSES, WORDS, rows, tagged
 from tests.distributed.cases import roll_back
 from tests.distributed.job import GLOBAL_BATCH, KIT, arguments, gradients_of, main, mean_of_predictions, train
-from tests.internals import backend_of, full_tensors, skipped_updates
+from tests.internals import backend_of, full_tensors, skipped_updates, strategy_of
 
 CASES = {}
 STRATEGIES = {"ddp": "", "stage1": "stage1", "stage2": "stage2", "stage3": "stage3"}
@@ -469,7 +469,7 @@ def units(folder):
     }.items():
         trainer, _ = losses(folder, f"units-{name}", Odd(), tagged(LENGTHS[:8]), fsdp="full_shard", fsdp_config=config)
         found[name] = [name for name, m in trainer.model.named_modules() if isinstance(m, FSDPModule)]
-        found[f"{name}-class"] = trainer._oneloop.strategy.class_of(trainer.model).__name__
+        found[f"{name}-class"] = strategy_of(trainer).class_of(trainer.model).__name__
     return found
 
 
@@ -511,7 +511,7 @@ def keys(folder):
         trainer, seen = losses(folder, f"keys-{name}", model, tagged(LENGTHS), num_train_epochs=1, **given)
         found[name] = {
             "losses": seen,
-            "resharded": trainer._oneloop.strategy.stage3,
+            "resharded": strategy_of(trainer).stage3,
             "passes": model.passes,
             "units": [name for name, m in trainer.model.named_modules() if isinstance(m, FSDPModule)],
             "whole": [name for name, p in trainer.model.named_parameters() if not hasattr(p, "full_tensor")],

@@ -18,6 +18,7 @@ from oneloop.errors import ArgumentError
 from oneloop.trainer.logged_metrics import LoggedMetrics
 from tests.backends.support import kit_module, names, rows
 from tests.distributed.launch import run_script
+from tests.internals import part_of
 
 FRAMEWORK = os.environ.get("FRAMEWORK", "torch")
 SAMPLES = 22  # the last batches of an epoch, and of an evaluation, are of one process alone
@@ -104,17 +105,17 @@ def test_a_call_that_other_processes_do_not_expect_is_an_error(arguments, monkey
     if "torch" not in names():
         pytest.skip("needs PyTorch")
 
-    def part_of(trainer_class):
+    def averages_of(trainer_class):
         trainer = trainer_class(kit_module("torch").Kit().classifier(), arguments(), train_dataset=rows(8))
-        part = LoggedMetrics(trainer._oneloop.run.logged_metrics.context)
+        part = LoggedMetrics(part_of(trainer, LoggedMetrics.name).context)
         monkeypatch.setattr(part.context, "mesh", SimpleNamespace(is_single=False))
         return part
 
     with pytest.raises(ArgumentError, match="the other processes do not expect it.*logs_metrics = True"):
-        part_of(Trainer).record("x", 1.0, 1.0)
+        averages_of(Trainer).record("x", 1.0, 1.0)
     for expecting in (Measures, type("Declared", (Trainer,), {"logs_metrics": True})):
         with pytest.raises(ArgumentError, match="neither is running"):
-            part_of(expecting).record("x", 1.0, 1.0)
+            averages_of(expecting).record("x", 1.0, 1.0)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from oneloop.distributed.world import world
 from oneloop.errors import ArgumentError, CheckpointError
 from oneloop.formats.schema import hex_number, integer, record
 from oneloop.trainer.part import Hooks, Part, Parts, register, unregister
+from tests import internals
 from tests.backends.support import names, rows
 from tests.checkpoint.mutations import reseal
 from tests.distributed.launch import run_script
@@ -95,7 +96,7 @@ def part():
 
 
 def part_of(trainer):
-    return trainer._oneloop.run.parts["norm_mean"]
+    return internals.part_of(trainer, NormMean.name)
 
 
 def means_of(trainer):

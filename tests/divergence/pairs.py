@@ -15,6 +15,7 @@ from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.backends import loading
 from oneloop.converters.framework_layout import turned
 from tests.divergence.faults import Fault, options_of, spoil_data, spoil_model
+from tests.internals import engine_of
 
 ROWS, BATCH = 32, 8
 CLEAN = Fault("clean", "")
@@ -67,7 +68,7 @@ class LosesMicroBatch(TrainerCallback):
         self.trainer = trainer
 
     def on_substep_end(self, args, state, control, **kwargs):
-        self.trainer._oneloop.engine.clear()
+        engine_of(self.trainer).clear()
 
 
 class SumsLoss(Trainer):

@@ -24,14 +24,14 @@ LIBRARIES = re.compile(
     r"transformers|accelerate\b|\btrl\b|\bpeft\b|paddlenlp|paddleformers|mindnlp|llama.?factory|\bswift\b|setfit", re.I
 )
 # A part of a run -> its own modules (and those where its words mean something else), and the words by which the code of
-# other modules mentions it.
+# other modules mentions it; the argument of that name is none.
 PARTS = {
     "mixture losses": (
         r"trainer/(source_meter|packing)|checkpoint/from_other|parts/(source|mixture)",
         r"Source\w*Meter|source_meter|\bsources\b",
     ),
     "loss spikes": (r"trainer/loss_spikes|parts/(loss_)?spikes", r"SpikeGuard|loss_spikes|\bspikes\b|RolledBack"),
-    "nonfinite": (r"trainer/nonfinite|parts/nonfinite", r"NonfiniteUpdates|(?<!args\.)\bnonfinite\b"),
+    "nonfinite": (r"trainer/nonfinite|parts/nonfinite", r"NonfiniteUpdates|(?<!args\.)\bnonfinite\b(?!=)"),
     "averages": (
         r"trainer/(averages|logged_metrics)|parts/averages",
         r"WeightAverage|\baverages\b|(?<!losses)\.average\b",

@@ -13,6 +13,7 @@ from oneloop.report.log_reader import Directory
 from oneloop.report.page_data import run_page
 from oneloop.trainer.source_meter import MicroBatch, SourceMeter, Sums
 from tests.backends.support import rows, tagged
+from tests.internals import part_of
 
 OPTIONS = {"per_device_train_batch_size": 4, "logging_steps": 2, "learning_rate": 0.0, "max_steps": 6}
 LENGTHS = [1 + i % 5 for i in range(40)]
@@ -84,7 +85,7 @@ class Splits(TrainerCallback):
     """As after running out of memory with auto_find_batch_size."""
 
     def on_train_begin(self, args, state, control, trainer=None, **kwargs):
-        self.trainer._oneloop.run.update.split = 2
+        part_of(self.trainer, "update").split = 2
 
 
 def test_split_micro_batches_keep_their_sources(backend, trained, arguments):

@@ -13,6 +13,7 @@ from oneloop.distributed.mesh import Axis, Mesh, Splits
 from oneloop.trainer import meter
 from oneloop.trainer.peak_flops import peak_flops
 from tests.backends.support import tagged
+from tests.internals import part_of
 
 RUN = {"max_steps": 4, "per_device_train_batch_size": 4, "logging_steps": 2}
 
@@ -72,7 +73,7 @@ def test_in_the_logs_if_asked(backend, arguments, tmp_path):
 
 def test_tokens_before_a_resume_are_not_in_its_speed(backend, arguments):
     trainer = Trainer(backend.tagger(), arguments(**RUN), train_dataset=tagged([4] * 16))
-    measured = trainer._oneloop.run.meter
+    measured = part_of(trainer, "meter")
     measured.load({"work": {"tokens": 1000, "flops": 0.0, "unpadded": 0}}, None)
     measured.begin_run()
     measured.tokens += 64
@@ -106,7 +107,7 @@ def test_counts_of_two_batches(meshes, backend, arguments):
 
 def test_counts_of_a_run_that_another_trainer_started(backend, arguments):
     trainer = Trainer(backend.tagger(), arguments(**RUN), train_dataset=[])
-    work, weights = trainer._oneloop.run.meter, weights_of(trainer)
+    work, weights = part_of(trainer, "meter"), weights_of(trainer)
     work.load_from_other_trainer(Path(), {"total_flos": 6.0 * weights * 50, "num_input_tokens_seen": 70})
     assert (work.tokens, work.unpadded) == (70, 70)
     work.load_from_other_trainer(Path(), {"total_flos": 6.0 * weights * 50})  # by their operations

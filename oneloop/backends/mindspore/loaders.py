@@ -11,10 +11,10 @@ import numpy as np
 
 from ...data import worker_seeding
 from ...data.feistel import key_of
-from ...data.samples import fetch_samples
 from ...data.iterable import is_streamed
 from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard
+from ...data.samples import fetch_samples
 from ...data.worker_pool import END, Workers
 from ...distributed.preemption import ignore_job_signals
 from ...errors import DataError

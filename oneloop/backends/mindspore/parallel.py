@@ -21,6 +21,7 @@ from ...distributed.strategy import Strategy
 from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError, UnsupportedError
 from .._common.object_collectives import ObjectCollectives
+from ..loading import load
 from . import devices, weights
 from .models import unwrap
 from .peer_watch import PeerWatch
@@ -156,9 +157,7 @@ class SingleProcessStrategy(Strategy):
     """One batch at a time: no gradient is averaged."""
 
     def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh = SINGLE) -> None:
-        from . import backend  # it imports this module
-
-        super().__init__(args, processes, backend, mesh)
+        super().__init__(args, processes, load("mindspore"), mesh)
 
     def broadcast_weights(self, model: Any) -> None:
         self._from_main([value for _, value in weights._every_name(unwrap(model))])

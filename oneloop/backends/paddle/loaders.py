@@ -20,10 +20,10 @@ from paddle.io.dataloader.collate import default_collate_fn
 
 from ...data import worker_seeding
 from ...data.feistel import key_of
-from ...data.samples import fetch_samples
 from ...data.iterable import Source, is_streamed, is_worker_aware, warn_about_repeated_samples
 from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard
+from ...data.samples import fetch_samples
 from ...data.worker_pool import END, Workers
 from ...distributed.preemption import ignore_job_signals
 from .._common.helpers import map_tensors

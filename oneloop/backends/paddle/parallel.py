@@ -26,6 +26,7 @@ from ...distributed.strategy import AS_IT_IS, Strategy
 from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError, UnsupportedError
 from .._common.object_collectives import ObjectCollectives
+from ..loading import load
 
 GLOO_SECONDS = 30  # gloo's own default, which cannot be set in Paddle
 BUCKET_BYTES = 25 * 2**20  # bucket size where DataParallel is not used
@@ -201,9 +202,7 @@ class SingleProcessStrategy(Strategy):
     """One batch at a time: no gradient is averaged."""
 
     def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh = SINGLE) -> None:
-        from . import backend  # it imports this module
-
-        super().__init__(args, processes, backend, mesh)
+        super().__init__(args, processes, load("paddle"), mesh)
 
     def broadcast_weights(self, model: nn.Layer) -> None:
         if self.equals.size > 1:

@@ -132,15 +132,20 @@ def _name_axes(path: Path) -> None:
     model = onnx.load(str(path))
     names: dict[str, str] = {}
     for value in model.graph.input:
-        for axis, size in enumerate(value.type.tensor_type.shape.dim):
+        for axis, size in enumerate(_sizes(value)):
             if size.dim_param and size.dim_param not in names:
                 usual = {0: "batch", 1: "sequence"}.get(axis, f"{value.name}_{axis}")
                 names[size.dim_param] = usual if usual not in names.values() else f"{value.name}_{axis}"
     for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
-        for size in value.type.tensor_type.shape.dim:
+        for size in _sizes(value):
             if size.dim_param:  # may be an expression, such as 2*s72
                 size.dim_param = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), size.dim_param)
     onnx.save(model, str(path))
+
+
+def _sizes(value: Any) -> Any:
+    """The sizes of an input or output."""
+    return value.type.tensor_type.shape.dim
 
 
 def _reason(error: BaseException) -> str:

@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
 from ...data.feistel import key_of
-from ...data.samples import fetch_samples
 from ...data.iterable import Source, is_worker_aware, warn_about_repeated_samples
 from ...data.loader_options import LoaderOptions
 from ...data.process_sharding import ProcessShard
+from ...data.samples import fetch_samples
 from ...distributed.preemption import ignore_job_signals
 from ...distributed.world import world
 from ...errors import OneloopError

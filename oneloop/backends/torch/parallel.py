@@ -26,6 +26,7 @@ from ...distributed.mesh import EXPERT, SEQUENCE, SINGLE, TENSOR, Mesh, derive_s
 from ...distributed.strategy import Strategy
 from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError
+from ..loading import load
 
 BUCKET_BYTES = 25 * 2**20  # bucket size where DDP is not used
 
@@ -242,9 +243,7 @@ class SingleProcessStrategy(Strategy):
     """One batch at a time; and what the engine needs from every strategy on torch."""
 
     def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh = SINGLE) -> None:
-        from . import backend  # it imports this module
-
-        super().__init__(args, processes, backend, mesh)
+        super().__init__(args, processes, load("torch"), mesh)
 
     def divide(self, model: nn.Module) -> None:
         if any(getattr(module, "_is_expert_parallel", False) for module in model.modules()):

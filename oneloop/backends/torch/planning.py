@@ -1,6 +1,7 @@
 """What a step needs, found without computing it. The code that does it is imported when a plan is made."""
 
 import contextlib
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -11,9 +12,7 @@ from .models import unwrap
 
 def without_weights() -> contextlib.AbstractContextManager:
     """A context in which models are created without allocating their weights."""
-    from .simulated_step import without_weights  # quick imports: few runs are planned
-
-    return without_weights()
+    return _simulated_step().without_weights()
 
 
 def frozen_bytes(model: nn.Module) -> int:
@@ -41,6 +40,10 @@ def step_memory(
 ) -> StepMemory:
     """The memory of an update with micro-batches like `inputs`, but of `rows` samples, in the first of `world`
     processes, with these arguments about dividing the model."""
-    from .simulated_step import step_memory  # quick imports: few runs are planned
+    return _simulated_step().step_memory(core, inputs, rows, recompute, arguments, world)
 
-    return step_memory(core, inputs, rows, recompute, arguments, world)
+
+def _simulated_step() -> ModuleType:
+    from . import simulated_step  # quick imports: few runs are planned
+
+    return simulated_step

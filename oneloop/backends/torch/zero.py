@@ -324,9 +324,10 @@ class ZeroEngine(Engine):
     # -- for logs and checkpoints
 
     def loss_scale(self) -> float | None:
-        if self.strategy.half != "fp16" or self.strategy.sharded is None:
+        sharded = self.strategy.sharded
+        if self.strategy.half != "fp16" or sharded is None:
             return None
-        return float(self.strategy.sharded.optimizer.loss_scale)
+        return float(sharded.optimizer.loss_scale)
 
     def state(self) -> dict[str, Any]:
         scaled = self.loss_scale() is not None

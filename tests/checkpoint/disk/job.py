@@ -33,7 +33,7 @@ from oneloop.formats.safetensors_io import from_numpy
 from tests.backends.support import kit_module, rows
 from tests.checkpoint.disk import preload
 from tests.checkpoint.disk.crash_states import FLUSH, snapshot
-from tests.internals import full_tensors, processes_of, wait_for_saves
+from tests.internals import full_tensors, processes_of, save_now, wait_for_saves
 
 PACKAGE = f"{Path(oneloop.__file__).parent}/"
 
@@ -211,8 +211,7 @@ class Saves(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         control.should_save = control.should_save and state.global_step != 2
-        checkpointer = self.trainer._oneloop.run.checkpointer
-        checkpointer.wait()
+        wait_for_saves(self.trainer)
         if state.global_step == 2:
             processes = processes_of(self.trainer)
             if processes.is_main:
@@ -221,8 +220,7 @@ class Saves(TrainerCallback):
             if not processes.is_main:
                 preload.record(self.folder / "calls")
                 preload.arm(self.out)
-            checkpointer.request()
-            checkpointer.wait()
+            save_now(self.trainer)
             if processes.is_main:
                 end(self.folder, self.out)
 
@@ -315,7 +313,7 @@ class Fails(TrainerCallback):
 
     def save(self, call, number, mode):
         """One save whose N-th call fails; then what it left."""
-        checkpointer, before = self.trainer._oneloop.run.checkpointer, self.errors.count
+        before = self.errors.count
         for path in [*self.out.glob("checkpoint-*"), *self.out.glob(".checkpoint-*")]:
             shutil.rmtree(path)
         shutil.copytree(self.kept, self.out / "checkpoint-1")
@@ -324,8 +322,7 @@ class Fails(TrainerCallback):
         preload.arm(self.out, call, number, mode)
         error = ""
         try:
-            checkpointer.request()
-            checkpointer.wait()
+            save_now(self.trainer)
         except BaseException:
             error = traceback.format_exc()
         count, name = preload.disarm(), preload.failed()
