@@ -232,14 +232,8 @@ class Capture:
         attributes, tensors = core.extensions.collect_state()
         streams = self.run.epochs.random_state() | tensors
         position = replace(self.run.position_state(), trainer=attributes, parts=self.run.parts.process_states() or None)
-        own = (streams, position.own_states()) if core.mesh.is_batch_leader else None
-        everywhere = trainer.args.save_on_each_node
-        every = processes.all_gather_object(own) if everywhere else processes.gather_object(own)
-        if every is not None:
-            others = core.mesh.per_batch(every)[1:]
-            for number, (more, _) in enumerate(others, 1):
-                streams |= {f"rank{number}/{name}": array for name, array in more.items()}
-            position = replace(position, ranks=[states for _, states in others])
+        if not core.mesh.is_single:
+            streams, position = self._with_other_batches(streams, position)
         gathered = GatheredState(streams, position, is_sharded)
         for part in self.run.parts.having("tensors"):
             if part_tensors := part.tensors():
@@ -260,6 +254,22 @@ class Capture:
         if any(is_overridden(trainer, name) for name in PART_METHODS) and any_failed(processes, error):
             raise error or failed_elsewhere(str(output_dir))
         return gathered
+
+    def _with_other_batches(
+        self, streams: dict[str, Any], position: PositionState
+    ) -> tuple[dict[str, Any], PositionState]:
+        """With the streams and states of the processes that have other batches, where a checkpoint is written. A
+        collective."""
+        mesh, processes = self.core.mesh, self.core.processes
+        own = (streams, position.own_states()) if mesh.is_batch_leader else None
+        everywhere = self.trainer.args.save_on_each_node
+        every = processes.all_gather_object(own) if everywhere else processes.gather_object(own)
+        if every is None:
+            return streams, position
+        others = mesh.per_batch(every)[1:]
+        for number, (more, _) in enumerate(others, 1):
+            streams |= {f"rank{number}/{name}": array for name, array in more.items()}
+        return streams, replace(position, ranks=[states for _, states in others])
 
     def gathering(self) -> GatheredState:
         """The save to which one of PART_METHODS adds its part."""

@@ -168,10 +168,7 @@ class Part:
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
-
-    @property
-    def backend(self) -> "Backend":
-        return self.context.backend
+        self.backend: Backend = context.backend
 
     @property
     def is_active(self) -> bool:

@@ -96,7 +96,13 @@ def test_counts_of_two_batches(meshes, backend, arguments):
     works = []
     for mesh in meshes:
         processes = SimpleNamespace(all_gather=lambda own: [each.local_counts() for each in works])
-        given = {"args": trainer.args, "trainer": trainer, "processes": processes, "mesh": mesh}
+        given = {
+            "args": trainer.args,
+            "trainer": trainer,
+            "processes": processes,
+            "mesh": mesh,
+            "backend": core.backend,
+        }
         works.append(meter.Meter(SimpleNamespace(**given, model_info=core.model_info, parts=core.run.parts)))
         works[-1].load(stored, None)
         works[-1].tokens += 8
