@@ -33,6 +33,8 @@ class Strategy:
     loads_sharded = False
     # Whether gradients that parameters have are parts of them.
     divides_gradients = False
+    # Whether a loss may be computed without whole outputs: only then, outputs_for_loss and smoothed_loss are asked.
+    computes_loss_in_parts = False
     # Whether tensors have values, as everywhere but in simulated steps: for checks, and for random streams.
     has_values = True
     # Whether the model leaves parameters unused; None before the first update, or where it does not matter.

@@ -331,7 +331,7 @@ def default_compute_loss(
     """(loss, outputs) of a micro-batch. The loss is normalized if num_items is given. Without wants_outputs, outputs
     may be those of a part, or None."""
     trainer = core.trainer
-    whole = wants_outputs or core.run.hooks.record_outputs
+    whole = wants_outputs or core.run.hooks.record_outputs or not core.strategy.computes_loss_in_parts
     if trainer.criterion is None and trainer.compute_loss_func is None and not trainer.args.label_smoothing_factor:
         outputs = (core.backend.models.invoke if whole else core.strategy.outputs_for_loss)(model, inputs)
         computed, is_mean, has_loss = find_loss(outputs, inputs), True, True

@@ -44,6 +44,8 @@ else:
 class SequenceParallel(_Base):
     """What is added to a strategy that averages gradients."""
 
+    computes_loss_in_parts = True
+
     def __init__(self, args: Any, processes: ProcessGroup, mesh: Mesh) -> None:
         super().__init__(args, processes, mesh)
         _check_arguments(args, mesh)
