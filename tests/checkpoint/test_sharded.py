@@ -8,6 +8,7 @@ import pytest
 
 from oneloop.checkpoint import capture, sharded
 from oneloop.checkpoint.capture import Contents
+from oneloop.checkpoint.writer import SaveWriter
 from oneloop.distributed.collectives import ProcessGroup
 from oneloop.formats import structure
 from oneloop.formats.safetensors_io import from_numpy, read
@@ -133,10 +134,11 @@ def test_a_part_that_never_comes_is_an_error_after_the_timeout(tmp_path):
 
 def test_a_run_that_leaves_waits_for_parts_only_a_little(tmp_path, monkeypatch):
     monkeypatch.setattr(sharded, "_GRACE_SECONDS", 0.05)
-    waiting = sharded.Waiting()
-    waiting.is_stopped.set()
+    writer = SaveWriter(ProcessGroup(), writes=True, is_sharded=True)
+    writer.await_shards()
+    writer.stop_waiting()
     with pytest.raises(OSError, match="process 1"):
-        sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 3600, waiting)
+        sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 3600, writer.waiting)
 
 
 def test_a_process_that_cannot_even_leave_a_note_is_not_waited_for(tmp_path):
