@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from oneloop import AcceleratorConfig, TrainingArguments
+from oneloop import AcceleratorConfig, Trainer, TrainingArguments
 from oneloop.errors import ArgumentError
+from tests.backends.support import rows
+from tests.internals import backend_of
 
 
 def test_given_nothing_it_has_the_defaults_and_its_own_object():
@@ -28,6 +30,24 @@ def test_every_form_reaches_the_fields(form, tmp_path):
     config = TrainingArguments("out", accelerator_config=forms[form]).accelerator_config
     assert config == AcceleratorConfig(dispatch_batches=False, non_blocking=True)
     assert config.to_dict() == {**AcceleratorConfig().to_dict(), **given}
+
+
+@pytest.mark.parametrize(
+    "given, expected", [({}, True), ({"non_blocking": True}, True), ({"non_blocking": False}, False)]
+)
+def test_batches_are_moved_to_the_device_as_it_says(backend, arguments, monkeypatch, given, expected):
+    asked, model = [], backend.classifier()
+    trainer = Trainer(model, arguments(max_steps=1, accelerator_config=given), train_dataset=rows(4))
+    devices = backend_of(trainer).devices
+    move = devices.move
+
+    def moved(batch, device, non_blocking=True):
+        asked.append(non_blocking)
+        return move(batch, device, non_blocking)
+
+    monkeypatch.setattr(devices, "move", moved)
+    trainer.train()
+    assert set(asked) == {expected}
 
 
 def test_from_json_file(tmp_path):

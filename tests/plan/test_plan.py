@@ -11,7 +11,7 @@ import pytest
 from oneloop import Trainer, randomness
 from oneloop.backends import loading
 from oneloop.errors import ArgumentError, UnsupportedError
-from oneloop.plan import building, layouts, messages, sizes
+from oneloop.plan import building, layouts, messages, request, sizes
 from oneloop.plan.results import CheckpointSizes, ModelSizes, RunLength
 from tests.backends.support import rows, same_bytes, tagged
 
@@ -59,6 +59,15 @@ def test_a_plan_leaves_the_run_as_it_is(backend, arguments):
         return [log["loss"] for log in trainer.state.log_history if "loss" in log]
 
     assert losses(True) == losses(False)
+
+
+def test_a_script_is_planned_with_the_options_of_the_command(backend, arguments, monkeypatch):
+    """As `oneloop plan` does it: train() makes the plan, and ends the script."""
+    monkeypatch.setattr(request, "_current", request.Request({"world": 4, "largest": False}))
+    trainer = Trainer(backend.classifier(), arguments(), train_dataset=rows(16))
+    with pytest.raises(request.PlanMade) as ended:
+        trainer.train()
+    assert ended.value.plan.world == 4 and trainer.state.global_step == 0
 
 
 def test_a_plan_draws_no_random_numbers(backend, arguments):
