@@ -10,7 +10,7 @@ from ..errors import ArgumentError
 from ..introspect import replaces
 from ..trainer.core import core_of
 from ..trainer.gathering import map_leaves
-from . import accelerate_state, mode
+from . import accelerate_gathers, accelerate_state, mode
 from .accelerate_state import OwnGradientState
 from .accelerator_rest import RestOfAccelerator, called_if
 
@@ -32,6 +32,7 @@ class Accelerator(RestOfAccelerator):
         self._triggered = False  # by set_trigger(), in this process
         if accelerate_state.is_imported():
             _ = self.state  # libraries read AcceleratorState() by themselves, which has to be initialised by then
+            accelerate_gathers.follow(trainer)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Accelerator":
         """Another view of the same Trainer, or of its copy if that is being copied."""
