@@ -12,12 +12,22 @@ import tempfile
 from pathlib import Path
 
 from tests.distributed.launch import ROOT, outcome
-from tests.distributed.matrix_job import ALONE, ELSEWHERE, ENTRIES, HALF, LAYOUTS
+from tests.distributed.matrix_job import (
+    ALONE,
+    BY_BATCHES,
+    DIVIDED,
+    ELSEWHERE,
+    ENTRIES,
+    HALF,
+    LAYOUTS,
+    OF_SEVERAL,
+    TWO_BATCHES,
+)
 from tests.distributed.matrix_job import __file__ as JOB
 
 PAGE = ROOT / "docs" / "internals" / "layout-matrix.md"
-AT_ONCE = 40  # runs of the same processes
 NEAR = 1e-5
+AT_ONCE = 100  # runs of the same processes, which end after ten minutes
 
 
 def run_all(folder, layout, numbers):
@@ -68,29 +78,52 @@ def verdict(entry, layout, here, alone, single):
     return "equal"
 
 
+PLAIN = next(n for n, (argument, value, _) in enumerate(ENTRIES) if (argument, value) == ("run_name", "two"))
+
+
+def reference(layout, number):
+    """What an entry is compared with in a layout: the layout, and the number of the entry there."""
+    argument = ENTRIES[number][0]
+    if argument in OF_SEVERAL:
+        return ALONE.get(layout, "alone"), PLAIN
+    if argument in BY_BATCHES and LAYOUTS[layout][1] > 1:
+        return TWO_BATCHES, number
+    return ALONE.get(layout, "alone"), number
+
+
 def compare(folder, names, numbers):
     """By layout and number, the verdict; and what was said."""
     every = {layout: run_all(folder, layout, numbers) for layout in names}
-    references = {}
+    wanted = {ALONE.get(layout, "alone"): {PLAIN} for layout in names}
     for layout in names:
-        # What is refused because of an axis need not be tried without it.
-        open_ = [n for n in numbers if "_parallel_size" not in every[layout][n].get("refused", "")]
-        references.setdefault(ALONE.get(layout, "alone"), set()).update(open_)
-    plain = next(n for n, (argument, value, _) in enumerate(ENTRIES) if (argument, value) == ("run_name", "two"))
-    for layout, wanted in references.items():
-        every[layout] = run_all(folder, layout, sorted(wanted | {plain}))
+        for n in numbers:
+            # What is refused because of an axis need not be tried without it.
+            if "_parallel_size" not in every[layout][n].get("refused", ""):
+                other, number = reference(layout, n)
+                wanted.setdefault(other, set()).add(number)
+    every |= {layout: run_all(folder, layout, sorted(needed)) for layout, needed in wanted.items()}
     verdicts = {}
     for layout in names:
-        alone = every[ALONE.get(layout, "alone")]
-        single = alone[plain].get("trained")
+        single = every[ALONE.get(layout, "alone")][PLAIN].get("trained")
         for n in numbers:
-            verdicts[layout, n] = verdict(ENTRIES[n], layout, every[layout][n], alone.get(n), single)
+            other, number = reference(layout, n)
+            verdicts[layout, n] = verdict(ENTRIES[n], layout, every[layout][n], every[other].get(number), single)
     return verdicts, every
 
 
 def reason(said):
     """The sentence of a refusal, on one line of a table."""
     return said.partition(": ")[2].split(". ")[0].replace("|", "/").replace("\n", " ")[:240]
+
+
+GOOD = ("equal", "refused", "also on one process")
+
+
+def label(number):
+    """The cells of an entry's row that say which it is."""
+    argument, value, _ = ENTRIES[number]
+    shown = repr(value).replace("|", "/")
+    return f"`{argument}`", f"`{shown if len(shown) <= 60 else shown[:57] + '...'}`"
 
 
 def page(verdicts, every, names, numbers):
@@ -101,35 +134,44 @@ def page(verdicts, every, names, numbers):
         "argument, in every layout and on one process, and evaluated. *Equal*: losses, gradient norms and the",
         "evaluation are within 1e-5 (in half precision: losses no further from one process than that is from float32).",
         "*Refused*: an error before the first step, with the sentence below the table. *Also on one process*: the tiny",
-        "run is refused, or fails, there too.",
+        "run is refused, or fails, there too. `tp2`: `tensor_parallel_size=2`; `sp2`: `sequence_parallel_size=2`;",
+        '`ep2`: `expert_parallel_size=2`; `tp2 x shard2`: four processes, with `sharding="stage3"`.',
         "",
         "| argument | value | " + " | ".join(names) + " |",
         "|---|---|" + "---|" * len(names),
     ]
     refusals = {}
     for n in numbers:
-        argument, value, _ = ENTRIES[n]
         cells = []
         for layout in names:
             cell = verdicts[layout, n]
             if cell == "refused":
-                refusals.setdefault((argument, reason(every[layout][n]["refused"])), []).append(layout)
-            cells.append(cell if cell in ("equal", "refused", "also on one process") else "**different**")
-        shown = repr(value).replace("|", "/")[:60]
-        lines.append(f"| `{argument}` | `{shown}` | " + " | ".join(cells) + " |")
+                refusals.setdefault((ENTRIES[n][0], reason(every[layout][n]["refused"])), {})[layout] = None
+            cells.append(cell if cell in GOOD else "**different**")
+        lines.append("| " + " | ".join((*label(n), *cells)) + " |")
     lines += ["", "## What is refused", "", "| argument | layouts | why |", "|---|---|---|"]
     lines += [f"| `{argument}` | {', '.join(where)} | {why} |" for (argument, why), where in refusals.items()]
+    lines += ["", "## What depends on the batches", ""]
+    lines += ["With two batches at a time these are compared with data parallelism over two processes.", ""]
+    lines += ["| argument | why |", "|---|---|"]
+    lines += [f"| `{argument}` | {why} |" for argument, why in BY_BATCHES.items()]
     lines += ["", "## Not in the table", "", "| argument | why |", "|---|---|"]
     lines += [f"| `{argument}` | {why} |" for argument, why in ELSEWHERE.items()]
     return "\n".join(lines) + "\n"
 
 
+def cells(text):
+    """The cells of the first table of a page, by the label of the row."""
+    rows = [line.strip("| ").split(" | ") for line in text.partition("## ")[0].splitlines() if line.startswith("| `")]
+    return {(argument, value): found for argument, value, *found in rows}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    layouts = [name for name in LAYOUTS if "alone" not in name]
-    parser.add_argument("--layouts", nargs="+", choices=layouts, default=layouts)
+    parser.add_argument("--layouts", nargs="+", choices=DIVIDED, default=DIVIDED)
     parser.add_argument("--arguments", nargs="+", default=[])
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--times", action="store_true", help="show what took how long")
     asked = parser.parse_args()
     numbers = [n for n, entry in enumerate(ENTRIES) if not asked.arguments or entry[0] in asked.arguments]
     with tempfile.TemporaryDirectory() as folder:
@@ -143,6 +185,15 @@ def main():
     for said in verdicts.values():
         kinds[said.partition(" ")[0]] = kinds.get(said.partition(" ")[0], 0) + 1
     print(kinds)
+    if asked.times:
+        for layout, found in every.items():
+            slowest = sorted(found, key=lambda n: -found[n].get("seconds", 0))[:10]
+            print(
+                layout,
+                sum(each.get("seconds", 0) for each in found.values()),
+                "s;",
+                *(f"{ENTRIES[n][0]} {found[n].get('seconds')}" for n in slowest),
+            )
     if asked.write:
         PAGE.write_text(page(verdicts, every, asked.layouts, numbers))
     sys.exit(bool(wrong))

@@ -10,7 +10,9 @@ import json
 import logging
 import shutil
 import sys
+import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 from oneloop import Trainer, TrainingArguments
@@ -24,16 +26,28 @@ from tests.distributed.layouts_job import llama, texts
 from tests.internals import full_tensors
 
 GLOBAL_BATCH = 8
+# In bfloat16, kernels for several experts want rows of a multiple of 16 bytes.
+experts = partial(moe, moe_intermediate_size=16)
 # Name: number of processes, number of batches, arguments, and the model.
 LAYOUTS = {
     "alone": (1, 1, {}, llama),
     "tp2": (2, 1, {"tensor_parallel_size": 2}, llama),
     "sp2": (2, 1, {"sequence_parallel_size": 2}, llama),
     "tp2 x shard2": (4, 2, {"tensor_parallel_size": 2, "sharding": "stage3"}, llama),
-    "alone with experts": (1, 1, {}, moe),
-    "ep2": (2, 1, {"expert_parallel_size": 2}, moe),
+    "alone with experts": (1, 1, {}, experts),
+    "ep2": (2, 1, {"expert_parallel_size": 2}, experts),
+    "dp2": (2, 2, {}, llama),
 }
+DIVIDED = ("tp2", "sp2", "tp2 x shard2", "ep2")
 ALONE = {"ep2": "alone with experts"}  # what a layout is compared with, if not with "alone"
+# What depends on how many batches there are: layouts with two are compared with data parallelism.
+BY_BATCHES = {
+    "average_tokens_across_devices": "each batch has its own mean",
+    "label_names": "a batch without labels of that name is a mean over its samples",
+    "max_length": "packed rows have different numbers of labels, and an evaluation weighs batches by their rows",
+    "neftune_noise_alpha": "each batch has its own noise",
+}
+TWO_BATCHES = "dp2"
 USUAL = {
     "max_steps": 3,
     "learning_rate": 1e-3,
@@ -65,9 +79,15 @@ MORE = {
     "save_on_each_node": [True],
     "sharding": ["stage1", "stage2", "stage3 offload"],
     "sharding_degree": [1],
+    "torch_compile_backend": ["eager"],
     "use_liger_kernel": [True],
     "use_legacy_prediction_loop": [True],
 }
+GIVEN = {"torch_compile_mode": {"torch_compile_backend": "inductor"}}
+# A length that two processes divide: noise is drawn for sequences with their padding.
+LENGTH = {"neftune_noise_alpha": 8}
+# Of several processes. What one process refuses, since there is nothing to divide, changes no result.
+OF_SEVERAL = ("sharding_degree", "fsdp_config")
 # Why an argument has no run here. What belongs to one process, or to services, is not a question of the layout.
 ELSEWHERE = {
     "output_url": "storage, which is tested by itself",
@@ -83,7 +103,6 @@ ELSEWHERE = {
     "trackio_bucket_id": "a writer, in the first process alone",
     "trackio_static_space_id": "a writer, in the first process alone",
     "dataloader_in_order": "samples in the order of their arrival, which no run repeats",
-    "neftune_noise_alpha": "noise; it differs from that of one process on the sequence axis and with several batches",
     "ray_scope": "a search, which compares runs",
     "local_rank": "a fixed value",
     "device_spec": "the device",
@@ -116,8 +135,9 @@ def entries():
         case = OBSERVATIONS[name]
         default = getattr(TrainingArguments("unused", use_cpu=True), name, None)
         values = [value for value, _ in case.seen if value != default] or [case.seen[-1][0]]
-        given = {key: value for key, value in case.given.items() if key != "resume_from_checkpoint"}
-        found += [(name, value, given) for value in values[-2:]]
+        # Large steps would blow up the last bits in which any two layouts differ.
+        given = {key: value for key, value in case.given.items() if key != "learning_rate"}
+        found += [(name, value, GIVEN.get(name, given)) for value in values[-2:]]
     return found
 
 
@@ -131,22 +151,20 @@ def train(folder, layout, argument, value, given):
         options[argument] = value
     if argument == "per_device_train_batch_size" or "per_device_train_batch_size" in given:
         options["per_device_train_batch_size"] = max(1, options["per_device_train_batch_size"] // batches)
+    output = str(Path(folder) / "run")
     if argument == "output_dir":
-        options.pop("output_dir")
+        output = str(Path(folder) / "run" / options.pop("output_dir"))
     if "max_steps" in options and options["max_steps"] > 3:
         options["max_steps"] = 6
-    seen = Seen()
     resume = options.pop("resume_from_checkpoint", None)
-    trainer = Trainer(
-        make(),
-        TrainingArguments(str(Path(folder) / "run"), **options),
-        train_dataset=texts(),
-        # With a label for every token, the loss does not depend on which samples are evaluated together.
-        eval_dataset=[sample | {"labels": sample["input_ids"]} for sample in texts(6, seed=1)],
-        callbacks=[seen],
-        compute_metrics=lambda prediction, compute_result=True: {"rising": 1.0, "falling": -1.0, "score": 1.0},
-    )
-    trainer.train(resume_from_checkpoint=resume if (Path(folder) / "run").exists() else None)
+    data = texts(length=LENGTH.get(argument, 9))
+    if resume:
+        first = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2, "cooldown_steps": None}
+        trainer_of(make(), output, data, USUAL | options | first, []).train()
+        options["max_steps"] = 4
+    seen = Seen()
+    trainer = trainer_of(make(), output, data, options, [seen])
+    trainer.train(resume_from_checkpoint=resume)
     evaluated = trainer.evaluate()
     weights = full_tensors(trainer)
     return {
@@ -156,6 +174,18 @@ def train(folder, layout, argument, value, given):
         "eval_loss": evaluated.get("eval_loss"),
         "weights": [float(abs(weights[name]).double().sum()) for name in sorted(weights)],
     }
+
+
+def trainer_of(model, output, data, options, callbacks):
+    return Trainer(
+        model,
+        TrainingArguments(output, **options),
+        train_dataset=data,
+        # With a label for every token, the loss does not depend on which samples are evaluated together.
+        eval_dataset=[sample | {"labels": sample["input_ids"]} for sample in texts(6, seed=1)],
+        callbacks=callbacks,
+        compute_metrics=lambda prediction, compute_result=True: {"rising": 1.0, "falling": -1.0, "score": 1.0},
+    )
 
 
 def outcome(folder, layout, number):
@@ -179,8 +209,10 @@ def main(folder, layout, *numbers):
     place = Path(folder) / layout  # shared by the processes of a run
     place.mkdir(exist_ok=True)
     for number in map(int, numbers):
+        began = time.monotonic()
         with contextlib.redirect_stdout(io.StringIO()):
             found = outcome(place, layout, number)
+        found["seconds"] = round(time.monotonic() - began, 2)
         if world().rank == 0:
             with (Path(folder) / f"{layout}.jsonl").open("a") as file:
                 file.write(json.dumps({"number": number} | found) + "\n")
