@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import MixtralConfig, MixtralForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from oneloop import Trainer
 from oneloop.distributed.world import world
 from tests.distributed.cases import main
 from tests.distributed.cases import train as train_with
@@ -43,7 +44,7 @@ def mixtral(**given):
 def train(folder, name, model, **given):
     own = {} if world().size == 1 else {"expert_parallel_size": 2}
     given = own | given
-    batches = world().size // given.get("expert_parallel_size", 1)
+    batches = world().size // given.get("expert_parallel_size", 1) // given.get("sequence_parallel_size", 1)
     options = {
         "per_device_train_batch_size": GLOBAL_BATCH // batches // given.get("gradient_accumulation_steps", 1),
         "optim": "adamw_torch",
@@ -161,6 +162,48 @@ def crossed(folder):
     return found
 
 
+# All layouts that a MoE model may have. The auxiliary loss is not divided with sequences, or over several batches.
+WHOLE = {"expert_parallel_size": 1}
+LAYOUTS = {
+    1: {"alone": {}},
+    2: {
+        "ep2": {},
+        "dp2": WHOLE,
+        "shard2": WHOLE | {"sharding": "stage3"},
+        "sp2": WHOLE | {"sequence_parallel_size": 2},
+    },
+    4: {"dp2 x ep2": {}},
+}
+
+
+def without_auxiliary_loss():
+    return qwen3(output_router_logits=False)
+
+
+@case
+def stored(folder):
+    """A checkpoint of every layout."""
+    return {
+        layout: course(train(folder, f"stored-{layout}", without_auxiliary_loss(), **SAVING | own))
+        for layout, own in LAYOUTS[world().size].items()
+    }
+
+
+@case
+def spread(folder):
+    """On from those of all layouts, in every layout."""
+    sources = {path.parent.name.removeprefix("stored-"): path for path in Path(folder).parent.glob("*/stored-*/*-3")}
+    return {
+        layout: {
+            source: course(train(folder, f"{layout} from {source}", without_auxiliary_loss(), resume=str(path), **own))[
+                "losses"
+            ]
+            for source, path in sources.items()
+        }
+        for layout, own in LAYOUTS[world().size].items()
+    }
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
@@ -179,7 +222,36 @@ def divided_by_transformers():
     return model
 
 
+@case
+def others(folder):
+    """Frozen experts; an optimizer of the undivided model; and a second run of a model that is divided already."""
+    frozen = qwen3()
+    for p in frozen.model.layers[0].mlp.experts.parameters():
+        p.requires_grad_(False)
+    first = train(folder, "frozen", frozen)
+    given = qwen3()
+    optimizer = torch.optim.AdamW(given.parameters(), 0.01, weight_decay=0.1)
+
+    class Given(Trainer):
+        def create_optimizer(self, model=None):
+            self.optimizer = optimizer
+            return optimizer
+
+    return {
+        "frozen": course(first) | {"trained": [p.requires_grad for p in first.model.parameters()]},
+        "given": course(train(folder, "given", given, trainer_class=Given)),
+        "second": course(train(folder, "second", first.model, max_steps=3)),
+    }
+
+
+def adapted():
+    import peft
+
+    return peft.get_peft_model(qwen3(), peft.LoraConfig(target_modules=["q_proj"], r=2))
+
+
 REFUSED = {
+    "adapter": (adapted, {}),
     "no experts": (lambda: nn.Linear(2, 2), {}),
     "three experts": (lambda: qwen3(num_experts=3), {}),
     "tied experts": (Tied, {}),

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.distributed.tensor.debug import CommDebugMode
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from oneloop import Trainer
+from oneloop import Trainer, TrainerCallback
 from oneloop.backends.torch.parallel import local
 from oneloop.distributed.world import world
 from oneloop.errors import OneloopError
@@ -27,13 +28,22 @@ from tests.internals import skipped_updates
 CASES = {}
 GLOBAL_BATCH = 8
 TENSOR = {"tensor_parallel_size": 2}
+SEQUENCE = {"sequence_parallel_size": 2}
 LAYOUTS = {
     1: {"alone": {}},
-    2: {"tp2": TENSOR, "dp2": {}, "shard2 stage1": {"sharding": "stage1"}, "shard2": {"sharding": "stage3"}},
+    2: {
+        "tp2": TENSOR,
+        "dp2": {},
+        "shard2 stage1": {"sharding": "stage1"},
+        "shard2": {"sharding": "stage3"},
+        "sp2": SEQUENCE,
+    },
     4: {
         "dp2 x tp2": TENSOR,
         "shard2 x tp2": TENSOR | {"sharding": "stage3"},
         "shard2 stage2 x tp2": TENSOR | {"sharding": "stage2"},
+        "dp2 x sp2": SEQUENCE,
+        "shard2 x sp2": SEQUENCE | {"sharding": "stage3"},
     },
 }
 WORDS = 48
@@ -111,7 +121,7 @@ class Plain(nn.Module):
 
     def __init__(self, inside=0.0, outside=0.0):
         super().__init__()
-        torch.manual_seed(4)
+        torch.manual_seed(4 + world().rank)  # the weights are those of the main process
         self.embed = nn.Embedding(WORDS, 16)
         self.layers = nn.ModuleList(Layer(16, 0.0) for _ in range(2))
         for layer in self.layers:
@@ -155,7 +165,7 @@ def texts(count=40, length=9, seed=0):
 
 def train(folder, name, model, data=None, **given):
     """A run of the global batch, whatever divides it."""
-    batches = world().size // given.get("tensor_parallel_size", 1)
+    batches = world().size // given.get("tensor_parallel_size", 1) // given.get("sequence_parallel_size", 1)
     accumulation = given.get("gradient_accumulation_steps", 1)
     options = {
         "per_device_train_batch_size": GLOBAL_BATCH // batches // accumulation,
@@ -187,6 +197,30 @@ def brief(folder):
 @case
 def equal(folder):
     return {"plain": with_each(folder, "plain")}
+
+
+def with_optimizer(model, stepped=False):
+    """A Trainer that is given an optimizer of the undivided model."""
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1)
+    if stepped:
+        model(input_ids=torch.ones(1, 2, dtype=torch.long), labels=torch.ones(1, 2, dtype=torch.long))[
+            "loss"
+        ].backward()
+        optimizer.step()
+
+    class Given(Trainer):
+        def create_optimizer(self, model=None):
+            self.optimizer = optimizer
+            return optimizer
+
+    return Given
+
+
+@case
+def given_optimizer(folder):
+    model = Plain()
+    own = {} if world().size == 1 else TENSOR | {"tensor_parallel_plan": PLAIN_PLAN}
+    return course(train(folder, "given_optimizer", model, trainer_class=with_optimizer(model), **own))
 
 
 @case
@@ -394,6 +428,36 @@ def arrived(folder):
     return {"whole": whole, "again": again, "size": size, "eval": second.evaluate()["eval_loss"]}
 
 
+@case
+def configured(folder):
+    """A model that transformers' DistributedConfig has divided: by layers, or by layers and parameters."""
+    stored = Path(folder).parent / "configured"
+    if world().size == 1:
+        qwen3().save_pretrained(stored)
+        return {"whole": course(train(folder, "configured", Qwen3ForCausalLM.from_pretrained(stored), **SAVING))}
+    from transformers.distributed import DistributedConfig
+
+    def loaded(**sizes):
+        return Qwen3ForCausalLM.from_pretrained(stored, distributed_config=DistributedConfig(**sizes))
+
+    found = {}
+    if world().size == 2:
+        given = SAVING | {"per_device_train_batch_size": GLOBAL_BATCH}
+        trainer = train(folder, "configured", loaded(tp_size=2), **given)
+        found["whole"] = course(trainer)
+        resume = str(Path(folder) / "configured" / "checkpoint-3")
+        again = train(folder, "configured-again", loaded(tp_size=2), **given, resume=resume)
+        found["again"] = course(again)
+    sizes = {"fsdp_size": 2, "tp_size": world().size // 2}
+    for name, more in (("sharded", {}), ("sharded again", {"sharding": "stage3"})):
+        try:
+            train(folder, "sharded", loaded(**sizes), **SAVING | more)
+            found[name] = "trained"
+        except OneloopError as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
 class Refused(nn.Module):
     """A number as a parameter between layers that are divided, which no plan mentions."""
 
@@ -416,7 +480,10 @@ def refused(folder):
         return None
 
     plan = {"up": "colwise", "down": "rowwise"}
+    stepped = Plain()
+    given = TENSOR | {"tensor_parallel_plan": PLAIN_PLAN, "trainer_class": with_optimizer(stepped, stepped=True)}
     return {
+        "stepped": message(stepped, **given),
         "between": message(Refused(), rows(16), **TENSOR, tensor_parallel_plan=plan),
         "summed": message(Summed(), rows(16), **TENSOR, tensor_parallel_plan=plan | {"scale": SUM}),
         "no plan": message(bert(), **TENSOR),
@@ -461,6 +528,29 @@ def counted(folder):
             saving_run(folder, f"counted-again-{layout}", own, str(checkpoint))
         stored = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
         found[layout] = {"read": counter.bytes, "held": held, "stored": stored}
+    return found
+
+
+class Steps(TrainerCallback):
+    """The messages of the last step, by kind."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.mode = CommDebugMode()
+        self.mode.__enter__()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.mode.__exit__(None, None, None)
+        self.found = {str(kind).rpartition(".")[2]: n for kind, n in self.mode.get_comm_counts().items() if n}
+
+
+@case
+def messages(folder):
+    """Of a Llama of two layers, whose layers are divided."""
+    found = {}
+    for name, given in {"plain": {}, "recomputed": {"gradient_checkpointing": True}}.items():
+        steps = Steps()
+        train(folder, f"messages-{name}", llama(), max_steps=2, callbacks=[steps], **TENSOR, **given)
+        found[name] = steps.found
     return found
 
 

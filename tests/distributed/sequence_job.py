@@ -1,4 +1,4 @@
-"""Runs whose sequences are divided between processes: `sequence_job.py FOLDER SEQUENCE_SIZE CASE [CASE ...]`.
+"""Runs whose sequences are divided between processes: `sequence_job.py FOLDER SEQUENCE_SIZE [NAME=VALUE] CASE ...`.
 
 Each case trains or evaluates a tiny model of transformers, and returns what the tests compare; every process writes the
 results of all cases into FOLDER/rankN.json. A size of 1 on one process is what the others are compared with.
@@ -21,6 +21,7 @@ CASES = {}
 GLOBAL_BATCH = 4
 WORDS = 60
 SIZE = 1  # of the axis
+SAME_BATCH = 1  # processes that have the same batch
 GIVEN = {}  # arguments of all runs
 
 
@@ -103,7 +104,7 @@ class Seen(TrainerCallback):
 
 def arguments(folder, name, **given):
     given = GIVEN | given
-    batches = world().size // SIZE
+    batches = world().size // SAME_BATCH
     options = {
         "sequence_parallel_size": SIZE,
         "per_device_train_batch_size": GLOBAL_BATCH // batches,
@@ -174,7 +175,7 @@ def packed(folder):
 @case
 def accumulated(folder):
     """Layers are computed again in the backward pass, of several micro-batches."""
-    batches = world().size // SIZE
+    batches = world().size // SAME_BATCH
     given = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": GLOBAL_BATCH // batches // 2}
     given |= {"gradient_checkpointing": True, "max_grad_norm": 0.3, "max_steps": 10}
     return course(train(folder, "accumulated", llama(), documents(), **given))
@@ -541,10 +542,15 @@ def restored(folder):
 
 @case
 def accelerator(folder):
-    """Libraries see processes with different batches."""
-    seen = Trainer(llama(), arguments(folder, "accelerator")).accelerator
+    """Libraries see processes with different batches, also when they ask accelerate itself."""
+    from accelerate.utils import gather, gather_object
+
+    trainer = Trainer(llama(), arguments(folder, "accelerator"))
+    seen, rank = trainer.accelerator, world().rank
     names = ("num_processes", "process_index", "use_distributed", "is_main_process", "is_last_process")
-    return {name: getattr(seen, name) for name in names} | {"gathered": seen.gather(torch.tensor([7])).tolist()}
+    found = {name: getattr(seen, name) for name in names} | {"gathered": seen.gather(torch.tensor([7])).tolist()}
+    found["by accelerate"] = gather({"ranks": torch.tensor([[rank]])})["ranks"].tolist()
+    return found | {"objects": gather_object([str(rank)] * (1 + rank // 2))}
 
 
 # -- what cannot be divided
@@ -624,7 +630,8 @@ def refused(folder):
             train(folder, f"refused_{name}", make(), documents(), max_steps=1)
         except UnsupportedError as error:
             found[name] = str(error)
-    for name, given in {"compile": {"torch_compile": True}, "tensor": {"tensor_parallel_size": 2}}.items():
+    arguments_refused = {"compile": {"torch_compile": True}, "cache": {"use_cache": True}}
+    for name, given in (arguments_refused | {"tensor": {"tensor_parallel_size": 2}}).items():
         try:
             train(folder, f"refused_{name}", llama(), documents(), max_steps=1, **given)
         except (UnsupportedError, ArgumentError) as error:
@@ -633,9 +640,10 @@ def refused(folder):
 
 
 def main(folder, size, *names):
-    global SIZE
+    global SIZE, SAME_BATCH
     SIZE = int(size)
     GIVEN.update(name.split("=") for name in names if "=" in name)
+    SAME_BATCH = SIZE * int(GIVEN.get("tensor_parallel_size", 1))
     wanted = [name for name in names if "=" not in name]
     found = {}
     for name in wanted or CASES:

@@ -7,16 +7,18 @@ from safetensors.numpy import load_file
 from tests.distributed.launch import results, run
 
 pytest.importorskip("transformers")
+pytest.importorskip("peft")
 from tests.distributed import experts_job as job
 
 JOB = job.__file__
+COMMON = ("equal", "saved", "others")
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What each process wrote, by their number."""
     folder, known = tmp_path_factory.mktemp("experts"), {}
-    for size, cases in {1: ("equal", "saved"), 2: ("equal", "saved", "crossed", "refused")}.items():
+    for size, cases in {1: COMMON, 2: (*COMMON, "crossed", "refused")}.items():
         (folder / str(size)).mkdir()
         run(size, folder / str(size), *cases, script=JOB)
         known[size] = results(folder / str(size), size)
@@ -35,6 +37,15 @@ def test_divided_experts_train_as_one_process(found, name):
         assert_same(each["equal"][name], expected["equal"][name])
         assert each["equal"][name]["eval"] == pytest.approx(expected["equal"][name]["eval"], rel=1e-5)
         assert set(each["equal"][name]["held"]) == {2} and set(expected["equal"][name]["held"]) == {4}
+
+
+@pytest.mark.parametrize("name", ["frozen", "given", "second"])
+def test_frozen_experts_given_optimizers_and_second_runs(found, name):
+    (expected,) = found[1][1]
+    for each in found[1][2]:
+        assert_same(each["others"][name], expected["others"][name])
+    assert found[1][2][0]["others"]["frozen"]["trained"] == expected["others"]["frozen"]["trained"]
+    assert not all(expected["others"]["frozen"]["trained"])
 
 
 def test_a_resumed_run_has_the_same_bits(found):
@@ -65,6 +76,7 @@ def test_the_saved_model_is_that_of_one_process(found):
 
 
 REASONS = {
+    "adapter": "an adapter is not supported with expert_parallel_size",
     "no experts": "expert_parallel_size=2 divides experts, but Linear has none",
     "three experts": "has 3 experts, which expert_parallel_size=2 does not divide",
     "tied experts": "tied weights would part: inner.model.layers.0.mlp.experts.down_proj",
@@ -83,6 +95,25 @@ def test_what_is_refused_is_named(found, name):
         kind, _, said = each["refused"][name].partition(": ")
         assert kind in ("ArgumentError", "ModelError", "UnsupportedError"), each["refused"][name]
         assert REASONS[name] in said
+
+
+@pytest.mark.slow
+def test_every_layout_goes_on_from_every_other(tmp_path):
+    stored, every = {}, [layout for layouts in job.LAYOUTS.values() for layout in layouts]
+    for size in job.LAYOUTS:
+        (tmp_path / str(size)).mkdir()
+        run(size, tmp_path / str(size), "stored", script=JOB)
+        stored |= results(tmp_path / str(size), size)[0]["stored"]
+    assert len(every) == 6
+    for layout in every:
+        assert stored[layout]["losses"] == pytest.approx(stored["alone"]["losses"], rel=1e-5), layout
+    for size, layouts in job.LAYOUTS.items():
+        run(size, tmp_path / str(size), "spread", script=JOB)
+        for each in results(tmp_path / str(size), size):
+            for layout in layouts:
+                assert set(each["spread"][layout]) == set(every)
+                for source, losses in each["spread"][layout].items():
+                    assert losses == pytest.approx(stored[source]["losses"][3:], rel=1e-5), (layout, source)
 
 
 def tokens_of_experts(courses):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.children import damage_of_latest, differences, log_lines, result
+from tests.distributed import kills
 from tests.distributed.launch import run, run_launched
 from tests.distributed.watching import RUNNING, Launched, Watched
 
@@ -38,6 +39,28 @@ def test_a_killed_process_is_named_and_the_run_goes_on(rank, tmp_path, unbroken)
         )
         assert run.end() == 1
     goes_on_to_the_same_end(tmp_path / "run", unbroken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "rank", "place"),
+    [
+        ("tp2", 1, "tensor 1"),
+        ("sp2", 0, "sequence 0"),
+        ("ep2", 1, "expert 1"),
+        ("tp2 x dp2", 3, "data 1, tensor 1"),
+        ("tp2 x shard2", 2, "shard 1, tensor 0"),
+        ("sp2 x shard2", 1, "shard 0, sequence 1"),
+    ],
+)
+def test_a_killed_process_of_an_axis_is_named_with_its_place(layout, rank, place, tmp_path):
+    processes = kills.LAYOUTS[layout][0]
+    with Watched(processes, tmp_path / "run", "--pause", 0.3, *kills.options(12, layout=layout)) as run:
+        run.signal(signal.SIGKILL, rank, step=3)
+        run.wait_for(rf"ProcessLostError: Process {rank} \({place}, pid {run.pid(rank)} on .*\) has died")
+        statuses = run.end()
+    assert [statuses[other] for other in range(processes) if other != rank] == [1] * (processes - 1)
+    assert damage_of_latest(tmp_path / "run") == []
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from tests.distributed.launch import results, run
+from tests.distributed.test_sequence_parallel import assert_near
 
 pytest.importorskip("transformers")
 JOB = Path(__file__).with_name("layouts_job.py")
 OF = {2: ("tp2",), 4: ("dp2 x tp2", "shard2 x tp2", "shard2 stage2 x tp2")}
-ALL = ("alone", "tp2", "dp2", "shard2 stage1", "shard2", *OF[4])
+ALL = ("alone", "tp2", "dp2", "shard2 stage1", "shard2", *OF[4], "sp2", "dp2 x sp2", "shard2 x sp2")
 EVERY = [(size, layout) for size, names in OF.items() for layout in names]
 
 
@@ -28,8 +29,19 @@ def run_all(folder, cases):
     return known
 
 
-COMMON = ("brief", "equal", "saved", "evaluated", "arrived")
-RARE = ("evaluated", "averaged", "dropped", "recomputed", "halved", "skipped", "generated", "adapted", "counted")
+COMMON = ("brief", "equal", "given_optimizer", "saved", "evaluated", "arrived")
+RARE = (
+    "configured",
+    "evaluated",
+    "averaged",
+    "dropped",
+    "recomputed",
+    "halved",
+    "skipped",
+    "generated",
+    "adapted",
+    "counted",
+)
 BRIEF = [(size, layout) for size, layout in EVERY if "stage2" not in layout]
 
 
@@ -42,7 +54,11 @@ def folder(tmp_path_factory):
 def found(folder):
     return run_all(
         folder,
-        {1: (*COMMON, "few_left"), 2: (*COMMON, "counted", "refused"), 4: ("brief", "saved", "crossed", "few_left")},
+        {
+            1: (*COMMON, "few_left"),
+            2: (*COMMON, "counted", "messages", "refused"),
+            4: ("brief", "saved", "crossed", "few_left"),
+        },
     )
 
 
@@ -76,6 +92,10 @@ def test_processes_make_the_updates_of_one(size, layout, found):
 
 def test_a_module_that_has_a_plan_of_the_arguments(found):
     check_equal(found[1][0]["equal"]["plain"]["alone"], found[2][0]["equal"]["plain"]["tp2"])
+
+
+def test_an_optimizer_of_the_undivided_model(found):
+    check_equal(found[1][0]["given_optimizer"], found[2][0]["given_optimizer"])
 
 
 @pytest.mark.parametrize(("size", "layout"), BRIEF)
@@ -173,6 +193,14 @@ def test_each_process_reads_its_part(found):
     check_counted(found, 2, "tp2")
 
 
+def test_messages_of_a_step(found):
+    """Of two blocks: 1 + 2 x 2 all-reduces forward and 2 x 5 + 1 backward, the logits, and the norm."""
+    for each in found[2]:
+        told = each["messages"]
+        assert told["plain"] == {"all_reduce": 16, "all_gather_into_tensor": 1, "allreduce_": 1}
+        assert told["recomputed"] == told["plain"] | {"all_reduce": 18}
+
+
 def test_what_cannot_be_divided_is_refused_in_words(found):
     for each in found[2]:
         told = each["refused"]
@@ -180,6 +208,7 @@ def test_what_cannot_be_divided_is_refused_in_words(found):
         assert "'replicated_with_grad_allreduce'" in told["between"]
         assert told["summed"] is None
         assert "BertForMaskedLM has no plan" in told["no plan"]
+        assert "the given optimizer has already made steps on the undivided model" in told["stepped"]
         assert "adafactor keeps means over whole rows and columns" in told["adafactor"]
 
 
@@ -207,10 +236,52 @@ def test_features_in_every_layout(size, layout, rare):
 
 
 @pytest.mark.slow
+def test_models_that_transformers_has_divided_by_its_config(rare):
+    alone, together = rare[1][0]["configured"]["whole"], rare[2][0]["configured"]
+    check_equal(alone, together["whole"])
+    assert together["again"]["weights"] == together["whole"]["weights"]
+    for size in (2, 4):
+        for each in rare[size]:
+            for name in ("sharded", "sharded again"):
+                assert "fsdp_size" in each["configured"][name] and "sharding=" in each["configured"][name], size
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "layout"), EVERY)
 def test_half_precision_is_as_far_from_one_process_as_that_from_float32(size, layout, rare):
     one, whole = rare[1][0]["halved"]["alone"]["bf16"], rare[1][0]["halved"]["float32"]
     assert difference(rare[size][0]["halved"][layout]["bf16"], one) <= difference(one, whole)
+
+
+# Of sequence_job.py: packing, mixtures, streams, spikes, adapters, and overrides.
+FEATURES = ("padded", "packed", "accumulated", "adapted", "smoothed", "evaluated", "averaged", "reentrant", "mixed")
+FEATURES += ("with_outputs", "loss_function", "streamed", "shifted_by_collator", "own_mask", "bad_sample")
+FEATURES += ("rolled_back", "overridden")
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory):
+    return play_features(tmp_path_factory.mktemp("features"), 1)[0]
+
+
+def play_features(folder, processes, *given, without=()):
+    cases = [name for name in FEATURES if name not in without]
+    run(processes, folder, 1, *given, *cases, script=Path(__file__).with_name("sequence_job.py"))
+    return results(folder, processes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "sharding", "without"),
+    # The loss of `overridden` is no sum over samples. Averages need weights that are not sharded.
+    [(2, "", ()), (4, "", ("overridden",)), (4, "stage3", ("overridden", "averaged"))],
+)
+def test_packing_mixtures_spikes_and_overrides(tmp_path, features, processes, sharding, without):
+    given = ("tensor_parallel_size=2", f"sharding={sharding}")
+    for each in play_features(tmp_path, processes, *given, without=without):
+        assert set(each) == set(FEATURES) - set(without)
+        for name, found in each.items():
+            assert_near(found, features[name])
 
 
 @pytest.mark.slow

@@ -130,12 +130,14 @@ def test_models_that_cannot_be_divided_are_refused(two):
         assert "LlamaForCausalLM mixes positions outside of its attention" in found["mixing"]
         assert "layer 1 of LlamaForCausalLM (LlamaDecoderLayer) does not call attention" in found["layer"]
         assert "cannot be combined with torch_compile" in found["compile"]
+        assert "sequence_parallel_size=2 cannot be combined with use_cache=True" in found["cache"]
         assert "do not divide the 1 of 2 that are left" in found["tensor"]
 
 
 def test_libraries_see_processes_with_different_batches(two):
     for rank, each in enumerate(two):
         expected = {"num_processes": 1, "process_index": 0, "use_distributed": True, "gathered": [7]}
+        expected |= {"by accelerate": [[0]], "objects": ["0"]}
         assert each["accelerator"] == expected | {"is_main_process": rank == 0, "is_last_process": rank == 1}
 
 
@@ -149,6 +151,7 @@ def test_two_shards_by_two_parts(runs, one):
         assert each["from:one"]["losses"] == pytest.approx(one["plain_saved"]["losses"][3:], rel=0, abs=NEAR)
         seen = each["accelerator"]
         assert (seen["num_processes"], seen["process_index"], seen["gathered"]) == (2, rank // 2, [7, 7])
+        assert (seen["by accelerate"], seen["objects"]) == ([[0], [2]], ["0", "2", "2"])
         assert set(each["refused_axes"]) == {"tensor_parallel_size", "expert_parallel_size"}
         assert "cannot be combined with tensor_parallel_size=2" in each["refused_axes"]["tensor_parallel_size"]
 

@@ -110,6 +110,11 @@ def _check_arguments(args: Any, mesh: Mesh) -> None:
                 f"sequence_parallel_size={size} cannot be combined with {axis}_parallel_size={mesh.size_of(axis)}. Use "
                 "one of them, with sharding and several batches if you like."
             )
+    if args.use_cache:
+        raise UnsupportedError(
+            f"sequence_parallel_size={size} cannot be combined with use_cache=True: a cache has the keys and values of "
+            "whole sequences, and none is used in training. Remove use_cache."
+        )
     if args.torch_compile or args.jit_mode_eval:
         raise UnsupportedError(
             f"sequence_parallel_size={size} cannot be combined with torch_compile or jit_mode_eval: messages between "

@@ -97,11 +97,23 @@ def size_of(model: nn.Module) -> int:
     for p in model.parameters():
         if isinstance(p, DTensor):
             names = p.device_mesh.mesh_dim_names
+            if names is not None and "fsdp" in names:
+                _refuse_sharded(model)
+                return 1
             if names is None or (len(names) == 1 and names[0] not in (DATA, SHARD)):
                 return p.device_mesh.size()
             if TENSOR in names:
                 return p.device_mesh[TENSOR].size()
     return 1
+
+
+def _refuse_sharded(model: nn.Module) -> None:
+    """An error for a model whose loader has sharded it; experts that it has divided are explained elsewhere."""
+    if not any(getattr(module, "_is_expert_parallel", False) for module in model.modules()):
+        raise UnsupportedError(
+            "the parameters of this model were sharded when it was loaded (fsdp_size of transformers' "
+            "DistributedConfig). Load it without fsdp_size, and pass sharding='stage3' to the arguments."
+        )
 
 
 def styles_of(model: nn.Module, given: dict[str, str] | None, size: int) -> dict[str, str]:
@@ -277,15 +289,26 @@ def _check_divisible(name: str, what: str, number: int, size: int) -> None:
 
 
 def _check_heads(model: nn.Module, name: str, width: int, size: int) -> None:
-    """A head is not divided. Attention has its width under one of these names."""
+    """A head is not divided."""
+    of_head = _size_of_head(model, name)
+    if of_head and width % of_head == 0 and (width // of_head) % size:
+        raise ArgumentError(
+            f"{name} has {width // of_head} heads, which tensor_parallel_size={size} does not divide. Use a "
+            f"divisor of {width // of_head}."
+        )
+
+
+def _size_of_head(model: nn.Module, name: str) -> int:
+    """That of the attention which a layer belongs to, which has it under one of these names; 0 for other layers."""
     parent: Any = model.get_submodule(_outer_name(name).rpartition(".")[0])
-    for attribute in ("head_dim", "attention_head_size"):
-        of_head = getattr(parent, attribute, None)
-        if isinstance(of_head, int) and of_head > 0 and width % of_head == 0 and (width // of_head) % size:
-            raise ArgumentError(
-                f"{name} has {width // of_head} heads, which tensor_parallel_size={size} does not divide. Use a "
-                f"divisor of {width // of_head}."
-            )
+    sizes = (getattr(parent, attribute, None) for attribute in ("head_dim", "attention_head_size"))
+    return next((size for size in sizes if isinstance(size, int) and size > 0), 0)
+
+
+def divides_heads(model: nn.Module) -> bool:
+    """Whether each process has some of the heads of a divided model."""
+    base, found = base_of(model), known_division(model)
+    return found is not None and any(w in COLWISE and _size_of_head(base, n) for n, w in found.styles.items())
 
 
 # -- tied weights

@@ -7,6 +7,7 @@ Layers without a place in the plan (norms) are whole in each process. Their acti
 gradients: equal in all processes of the axis, which the first update checks.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from .._common.helpers import preview
 from . import divided_weights, tensor_division
 from .divided_dropout import DividedDropout
 from .divided_weights import DividedWeights
+from .models import base_of
 from .parallel import SingleProcessStrategy, add_up, from_main, local
 from .sharding import ShardedOptimizerStrategy, device_mesh
 
@@ -61,6 +63,9 @@ class _TensorParallel(DividedWeights):
         found = tensor_division.divide(model, mesh, self.args.tensor_parallel_plan)
         if self.has_values:
             DividedDropout(self.mesh.coordinate(TENSOR), self.args.device).attach(model, found)
+        if tensor_division.divides_heads(model):
+            own = partial(_own_heads, self.mesh.coordinate(TENSOR), mesh.size())
+            base_of(model).register_forward_pre_hook(own, with_kwargs=True)
         return found
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -107,6 +112,14 @@ class _TensorParallel(DividedWeights):
                 "axis: they are used where activations are divided, and each process has a part of their gradient. "
                 f"Add their layers to tensor_parallel_plan as {tensor_division.SUMMED!r}."
             )
+
+
+def _own_heads(place: int, size: int, model: Any, given: Any, named: dict[str, Any]) -> Any:
+    """An attention mask of each head, of which a process has its own."""
+    mask, heads = named.get("attention_mask"), getattr(getattr(model, "config", None), "num_attention_heads", None)
+    if not isinstance(mask, torch.Tensor) or mask.ndim < 4 or mask.shape[1] != heads:
+        return None
+    return given, named | {"attention_mask": mask.chunk(size, 1)[place]}
 
 
 def _is_finite(value: float) -> bool:
