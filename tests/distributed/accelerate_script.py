@@ -5,17 +5,19 @@ Nothing in it says how the processes share the work. Each writes what it saw to 
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import torch
-from transformers import BertForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from oneloop import Trainer, TrainingArguments
 from oneloop.distributed.world import world
 from tests.internals import strategy_of
 
 STEPS = 4
+ATTENTION = os.environ.get("ATTENTION", "eager")
 
 
 def samples():
@@ -31,7 +33,7 @@ def main(folder):
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     args = TrainingArguments(
         str(folder / "out"),
-        per_device_train_batch_size=8 // world().size,
+        per_device_train_batch_size=8 // int(os.environ.get("BATCHES", world().size)),
         max_steps=STEPS,
         logging_steps=1,
         save_steps=2,
@@ -39,7 +41,7 @@ def main(folder):
         report_to="none",
         disable_tqdm=True,
     )
-    model = BertForSequenceClassification.from_pretrained(folder / "model", attn_implementation="eager")
+    model = AutoModelForSequenceClassification.from_pretrained(folder / "model", attn_implementation=ATTENTION)
     empty = not any(bool(p.any()) for p in model.parameters())
     divided = any(hasattr(p, "ds_id") for p in model.parameters())
     trainer = Trainer(model, args, train_dataset=samples())
@@ -51,6 +53,7 @@ def main(folder):
         "divided": divided,
         "checkpointing": model.is_gradient_checkpointing,
         "sharding": args.sharding,
+        "sizes": [args.tensor_parallel_size, args.sequence_parallel_size],
         "bf16": args.bf16,
     }
     (folder / f"rank{world().rank}.json").write_text(json.dumps(found))

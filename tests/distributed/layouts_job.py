@@ -448,6 +448,15 @@ def configured(folder):
         resume = str(Path(folder) / "configured" / "checkpoint-3")
         again = train(folder, "configured-again", loaded(tp_size=2), **given, resume=resume)
         found["again"] = course(again)
+    from accelerate.parallelism_utils import ParallelismConfig
+
+    config = {"tp_size": 2} | ({"dp_shard_size": 2} if world().size == 4 else {})
+    given = SAVING | {"per_device_train_batch_size": GLOBAL_BATCH * 2 // world().size}
+    given |= {"sharding": "stage3"} if world().size == 4 else {}
+    model = Qwen3ForCausalLM.from_pretrained(stored)
+    found["parallelism_config"] = course(
+        train(folder, "parallelism_config", model, **given, parallelism_config=ParallelismConfig(**config))
+    )
     sizes = {"fsdp_size": 2, "tp_size": world().size // 2}
     for name, more in (("sharded", {}), ("sharded again", {"sharding": "stage3"})):
         try:

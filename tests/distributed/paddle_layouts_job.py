@@ -112,11 +112,11 @@ def texts(count=40, length=9, seed=0):
 # -- runs
 
 
-def train(folder, name, model=None, data=None, **given):
+def train(folder, name, model=None, data=None, spelling="tensor_parallel_size", **given):
     """A run of the global batch, whatever divides it."""
-    own = {"tensor_parallel_size": 2, "tensor_parallel_plan": PLAN} if TENSOR else {}
+    own = {spelling: 2, "tensor_parallel_plan": PLAN} if TENSOR else {}
     given = own | given
-    batches = world().size // given.get("tensor_parallel_size", 1)
+    batches = world().size // given.get(spelling, 1)
     options = {
         "per_device_train_batch_size": GLOBAL_BATCH // batches // given.get("gradient_accumulation_steps", 1),
         "optim": "adamw_torch",
@@ -317,13 +317,15 @@ class PlannedModel(Model):
 
 @case
 def once_more(folder):
-    """A plan of the model, its best checkpoint, and a second Trainer for the model that is divided already."""
+    """A plan of the model, its best checkpoint, and a second Trainer for the model that is divided already; in the
+    words of PaddleNLP and of PaddleFormers."""
     given = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
     given |= {"load_best_model_at_end": True, "learning_rate": 0.2}
     if TENSOR:
         given["tensor_parallel_plan"] = None
-    trainer = train(folder, "best", PlannedModel(seed=4 + world().rank), **given)
-    second = train(folder, "second", trainer.model, **given | {"learning_rate": 0.01})
+    trainer = train(folder, "best", PlannedModel(seed=4 + world().rank), spelling="tensor_parallel_degree", **given)
+    given |= {"spelling": "tensor_model_parallel_size", "learning_rate": 0.01}
+    second = train(folder, "second", trainer.model, **given)
     return {"best": course(trainer) | {"step": trainer.state.best_global_step}, "second": course(second)}
 
 

@@ -28,21 +28,21 @@ def folder(tmp_path):
     return tmp_path
 
 
-def launched(folder, text, *argv):
+def launched(folder, text, *argv, **variables):
     file = folder / "config.yaml"
     file.write_text(text)
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
     command += ["--main_process_port", str(free_port()), str(SCRIPT), str(folder), *argv]
     child = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), text=True, timeout=300
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(**variables), text=True, timeout=300
     )
     assert child.returncode == 0, child.stdout
     return results(folder, 2)
 
 
-def alone(folder):
+def alone(folder, **variables):
     command = [sys.executable, str(SCRIPT), str(folder)]
-    child = subprocess.run(command, capture_output=True, env=environment(), text=True, timeout=300)
+    child = subprocess.run(command, capture_output=True, env=environment(**variables), text=True, timeout=300)
     assert child.returncode == 0, child.stderr
     return results(folder, 1)[0]
 
@@ -57,6 +57,36 @@ def test_a_file_of_fsdp2(folder):
         assert found["empty"] == (rank > 0)  # cpu_ram_efficient_loading
         assert difference(found["losses"], expected["losses"]) <= 1e-5
     assert (folder / "out" / "checkpoint-4" / "manifest.json").is_file()
+
+
+AXES = """
+compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_CPU
+mixed_precision: 'no'
+num_machines: 1
+num_processes: 2
+parallelism_config:
+  parallelism_config_{axis}_size: 2
+use_cpu: true
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("axis", "sizes"), [("tp", [2, 1]), ("cp", [1, 2])])
+def test_a_file_of_axes(tmp_path, axis, sizes):
+    """Without FSDP: both processes have the same batch."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    given = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(**given, intermediate_size=32, pad_token_id=0)
+    transformers.LlamaForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    variables = {"BATCHES": "1", "ATTENTION": "sdpa"}
+    expected = alone(tmp_path, **variables)
+    for found in launched(tmp_path, AXES.format(axis=axis), **variables):
+        assert found["sizes"] == sizes and expected["sizes"] == [1, 1]
+        assert difference(found["losses"], expected["losses"]) <= 1e-5
 
 
 @pytest.mark.slow

@@ -236,11 +236,12 @@ def test_features_in_every_layout(size, layout, rare):
 
 
 @pytest.mark.slow
-def test_models_that_transformers_has_divided_by_its_config(rare):
+def test_configurations_of_transformers_and_accelerate(rare):
     alone, together = rare[1][0]["configured"]["whole"], rare[2][0]["configured"]
     check_equal(alone, together["whole"])
     assert together["again"]["weights"] == together["whole"]["weights"]
     for size in (2, 4):
+        check_equal(alone, rare[size][0]["configured"]["parallelism_config"])
         for each in rare[size]:
             for name in ("sharded", "sharded again"):
                 assert "fsdp_size" in each["configured"][name] and "sharding=" in each["configured"][name], size

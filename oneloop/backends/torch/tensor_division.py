@@ -111,8 +111,8 @@ def _refuse_sharded(model: nn.Module) -> None:
     """An error for a model whose loader has sharded it; experts that it has divided are explained elsewhere."""
     if not any(getattr(module, "_is_expert_parallel", False) for module in model.modules()):
         raise UnsupportedError(
-            "the parameters of this model were sharded when it was loaded (fsdp_size of transformers' "
-            "DistributedConfig). Load it without fsdp_size, and pass sharding='stage3' to the arguments."
+            "the parameters of this model were sharded when it was loaded (fsdp_size of its DistributedConfig). Load "
+            "it without fsdp_size, and pass sharding='stage3' to the arguments."
         )
 
 
