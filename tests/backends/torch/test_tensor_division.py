@@ -1,12 +1,20 @@
 """Which layers a plan of tensor parallelism divides, and what it cannot divide."""
 
+import math
+import re
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
+from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
 from oneloop.backends.torch import tensor_division  # noqa: E402
 from oneloop.errors import ArgumentError, ModelError, UnsupportedError  # noqa: E402
+from oneloop.trainer import setup  # noqa: E402
 
 styles_of = tensor_division.styles_of
 
@@ -119,3 +127,71 @@ def test_layers_of_adapters_are_divided_with_theirs():
     on_head = peft.get_peft_model(Model(), peft.LoraConfig(target_modules=["head"], r=2))
     with pytest.raises(UnsupportedError, match="head is divided .* and has an adapter"):
         styles_of(on_head, {"head": "colwise_gather_output"}, 2)
+
+
+# -- models that arrive divided
+
+
+@pytest.fixture
+def on_mesh(monkeypatch):
+    """A layer whose weight is on a mesh of these sizes, in the first of as many processes, none of which is there."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # torch replaces it
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+
+    def made(sizes, names):
+        mesh = DeviceMesh("cpu", torch.arange(math.prod(sizes)).view(sizes), mesh_dim_names=names)
+        layer = nn.Linear(4, 4, bias=False)
+        placements = [Replicate()] * (len(sizes) - 1) + [Shard(0)]
+        part = torch.zeros(4 // sizes[-1], 4)
+        layer.weight = nn.Parameter(DTensor.from_local(part, mesh, placements, run_check=False))
+        return layer
+
+    yield made
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names", "size"),
+    [
+        ((4,), None, 4),
+        ((2,), ("tp",), 2),
+        ((2, 2), ("data", "tensor"), 2),
+        ((2, 2), ("data", "shard"), 1),
+        ((4,), ("shard",), 1),
+    ],
+)
+def test_over_how_many_processes_layers_are_divided(on_mesh, sizes, names, size):
+    assert tensor_division.size_of(nn.Sequential(nn.Linear(2, 2), on_mesh(sizes, names))) == size
+
+
+def test_parameters_that_a_loader_has_sharded_are_refused(on_mesh):
+    layer = on_mesh((2,), ("fsdp",))
+    with pytest.raises(UnsupportedError, match=r"fsdp_size of its DistributedConfig.*sharding='stage3'"):
+        tensor_division.size_of(layer)
+    layer._is_expert_parallel = True  # the error about experts comes later
+    assert tensor_division.size_of(layer) == 1
+
+
+def test_layers_on_other_processes_than_those_of_the_axis_are_refused(on_mesh):
+    axis = DeviceMesh("cpu", [0, 1], mesh_dim_names=("tensor",))
+    for sizes, names, ranks in (((4,), ("tp",), "[0, 1, 2, 3]"), ((1, 2), ("dp", "tp"), "[[0, 1]]")):
+        with pytest.raises(
+            ModelError, match=re.escape(f"weight is divided over the ranks {ranks}, but the tensor axis")
+        ):
+            tensor_division.take_over(on_mesh(sizes, names), axis)
+    assert not tensor_division.take_over(on_mesh((2,), ("tp",)), axis), "whoever has divided it has its own hooks"
+
+
+def test_a_divided_model_sets_the_argument():
+    backend = SimpleNamespace(models=SimpleNamespace(tensor_parallel_size=lambda model: 2))
+    for given in (1, 2):
+        args = SimpleNamespace(tensor_parallel_size=given)
+        setup.adopt_layout(args, None, backend)
+        assert args.tensor_parallel_size == 2
+    with pytest.raises(
+        ArgumentError, match="tensor_parallel_size=4, but the layers of the model are already divided over 2"
+    ):
+        setup.adopt_layout(SimpleNamespace(tensor_parallel_size=4), None, backend)
