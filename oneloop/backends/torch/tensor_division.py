@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ...distributed.mesh import DATA, SHARD, TENSOR
+from ...distributed.mesh import DATA, EXPERT, SHARD, TENSOR
 from ...errors import ArgumentError, ModelError, UnsupportedError
 from .._common import tensor_plans as plans
 from .._common.tensor_plans import (
@@ -100,7 +100,7 @@ def size_of(model: nn.Module) -> int:
             if names is not None and "fsdp" in names:
                 _refuse_sharded(model)
                 return 1
-            if names is None or (len(names) == 1 and names[0] not in (DATA, SHARD)):
+            if names is None or (len(names) == 1 and names[0] not in (DATA, SHARD, EXPERT)):
                 return p.device_mesh.size()
             if TENSOR in names:
                 return p.device_mesh[TENSOR].size()

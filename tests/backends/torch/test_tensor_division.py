@@ -161,6 +161,7 @@ def on_mesh(monkeypatch):
         ((2, 2), ("data", "tensor"), 2),
         ((2, 2), ("data", "shard"), 1),
         ((4,), ("shard",), 1),
+        ((4,), ("expert",), 1),
     ],
 )
 def test_over_how_many_processes_layers_are_divided(on_mesh, sizes, names, size):
