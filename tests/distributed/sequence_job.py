@@ -153,6 +153,20 @@ def padded(folder):
 
 
 @case
+def last_bits(folder):
+    """What rounding does to the norms of 30 steps: half of the weights begin with another last bit, three times."""
+    found = []
+    for seed in range(3):
+        model = llama()
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.copy_(torch.where(torch.rand_like(p) < 0.5, p, torch.nextafter(p, torch.full_like(p, 9.0))))
+        found.append(train(folder, f"last_bits{seed}", model, documents()).seen.norms)
+    return {"norms of each": found}
+
+
+@case
 def windows(folder):
     return course(train(folder, "windows", qwen3(), documents(), max_steps=12))
 

@@ -262,12 +262,11 @@ FEATURES += ("rolled_back", "overridden")
 
 @pytest.fixture(scope="module")
 def features(tmp_path_factory):
-    return play_features(tmp_path_factory.mktemp("features"), 1)[0]
+    return play_features(tmp_path_factory.mktemp("features"), 1, "learning_rate=1e-3", *FEATURES)[0]
 
 
-def play_features(folder, processes, *given, without=()):
-    cases = [name for name in FEATURES if name not in without]
-    run(processes, folder, 1, *given, *cases, script=Path(__file__).with_name("sequence_job.py"))
+def play_features(folder, processes, *given):
+    run(processes, folder, 1, *given, script=Path(__file__).with_name("sequence_job.py"))
     return results(folder, processes)
 
 
@@ -278,11 +277,25 @@ def play_features(folder, processes, *given, without=()):
     [(2, "", ()), (4, "", ("overridden",)), (4, "stage3", ("overridden", "averaged"))],
 )
 def test_packing_mixtures_spikes_and_overrides(tmp_path, features, processes, sharding, without):
-    given = ("tensor_parallel_size=2", f"sharding={sharding}")
-    for each in play_features(tmp_path, processes, *given, without=without):
-        assert set(each) == set(FEATURES) - set(without)
+    given = ("tensor_parallel_size=2", f"sharding={sharding}", "learning_rate=1e-3")
+    cases = [name for name in FEATURES if name not in without]
+    for each in play_features(tmp_path, processes, *given, *cases):
+        assert set(each) == set(cases)
         for name, found in each.items():
             assert_near(found, features[name])
+
+
+@pytest.mark.slow
+def test_large_steps_scale_rounding_up(tmp_path):
+    """At three times the learning rate norms are no further from one process than changed last bits are there."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (alone,) = play_features(tmp_path / "one", 1, "padded", "last_bits")
+    norms = alone["padded"]["norms"]
+    by_rounding = max(difference(each, norms) for each in alone["last_bits"]["norms of each"])
+    for each in play_features(tmp_path / "two", 2, "tensor_parallel_size=2", "padded"):
+        assert difference(each["padded"]["norms"], norms) <= by_rounding
+        assert difference(each["padded"]["losses"], alone["padded"]["losses"]) <= 1e-5
 
 
 @pytest.mark.slow
