@@ -448,7 +448,7 @@ def configured(folder):
         resume = str(Path(folder) / "configured" / "checkpoint-3")
         again = train(folder, "configured-again", loaded(tp_size=2), **given, resume=resume)
         found["again"] = course(again)
-    from accelerate.parallelism_utils import ParallelismConfig
+    from accelerate.parallelism_config import ParallelismConfig
 
     config = {"tp_size": 2} | ({"dp_shard_size": 2} if world().size == 4 else {})
     given = SAVING | {"per_device_train_batch_size": GLOBAL_BATCH * 2 // world().size}
