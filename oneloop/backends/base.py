@@ -635,8 +635,15 @@ class Tracing(Protocol):
     def constant(self, array: np.ndarray, like: Any) -> Any:
         """An array as a tensor on the device of another."""
 
-    def digest(self, tensor: Any, factors: "ProjectionFactors", constants: tuple[Any, Any] | None = None) -> Any:
-        """The digest of a plain tensor, on its device. `constants`: the factors as tensors."""
+    def digest(
+        self,
+        tensor: Any,
+        factors: "ProjectionFactors",
+        constants: tuple[Any, Any] | None = None,
+        only_projections: bool = False,
+    ) -> Any:
+        """The digest of a plain tensor, on its device. `constants`: the factors as tensors. `only_projections`: the
+        other numbers need not be computed."""
 
     def read(self, vectors: Sequence[Any]) -> np.ndarray:
         """Vectors of equal lengths as the rows of an array. A host sync."""
@@ -662,7 +669,7 @@ class Tracing(Protocol):
         """Write values into a plain tensor in place."""
 
     def difference(self, tensor: Any, before: Any) -> Any:
-        """tensor - before, in float32."""
+        """tensor - before, in float32. `before` may be overwritten."""
 
     def spread(self, update: Any, gradient: Any, noise: Any) -> Any:
         """How much an update may change by noise of this size in each gradient."""

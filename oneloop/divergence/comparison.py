@@ -34,6 +34,7 @@ INPUT, ACTIVATION, GRADIENT, ACCUMULATION = "input data", "activation", "gradien
 CLIPPING, UPDATE, STATE = "clipping", "update", "state"
 ALL = "(all parameters)"
 BATCH = "(batch)"
+LOSS = "(loss)"  # of the update
 
 # The order in which records are compared; the records of one phase are in the order in which the run has made them.
 PHASES: tuple[tuple[str, ...], ...] = (
@@ -178,6 +179,7 @@ class Step:
         }
         self.shares = math.hypot(*(_usual_share(trace) for trace in (a, b)))
         self.layers = {record.name: record.type for record in a.records if record.type or record.kind == "output"}
+        self._means: list[Pair] = []  # outputs that are another one in every micro-batch and process: their means
 
     @property
     def only(self) -> tuple[list[str], list[str]]:
@@ -233,6 +235,8 @@ class Step:
                 is_mean = record.kind in ("input", "output") and not record.has_samples
                 # A mean over a micro-batch, such as its loss, is another one in every micro-batch and process.
                 is_other_mean = is_mean and max(record.replicas, other.replicas) > THRESHOLD * pair.expected
+                if is_other_mean and record.kind == "output":
+                    self._means.append(pair)
                 if not is_other_mean and not self._is_part(pair):
                     found.append(pair)
             elif other is None and record.kind == "input_gradient" and self._lacks_gradient(record):
@@ -257,8 +261,7 @@ class Step:
         return "output_gradient" in has and "input_gradient" not in has
 
     def pair(self, a: Record, b: Record) -> Pair:
-        distance = float(np.sqrt(np.mean((np.array(a.projections) - np.array(b.projections)) ** 2)))
-        norm = max(a.norm, b.norm)
+        distance, norm = _distance(a, b), max(a.norm, b.norm)
         most = math.inf
         if a.kind in MEASURED:
             most = CHAOS * max(norm, self.usual[a.kind]) * self._rounding_of(a, b)
@@ -298,7 +301,7 @@ class Step:
         if record.kind == "input":
             return (INPUT, BATCH) if not record.name else (ACTIVATION, self.around(record.name))
         if record.kind == "output":
-            return ACTIVATION, record.name
+            return ACTIVATION, self._origin(pair) if record.name == LOSS else record.name
         if record.kind == "output_gradient":
             return GRADIENT, self.around(record.name)
         if record.kind == "input_gradient":
@@ -316,6 +319,15 @@ class Step:
             kind = ACCUMULATION
         return kind, ALL if is_of_all else owner
 
+    def _origin(self, loss: Pair) -> str:
+        """The layer whose output is the loss of the update in both runs, if it is a mean over micro-batches and
+        processes there; otherwise the loss was changed after the model."""
+        for mean in self._means:
+            own = zip((mean.a, mean.b), (loss.a, loss.b), strict=True)
+            if all(_distance(one, other) <= THRESHOLD * max(mean.expected, loss.expected) for one, other in own):
+                return mean.a.name
+        return LOSS
+
     def around(self, name: str) -> str:
         """The layer whose code calls this one."""
         while name:
@@ -323,6 +335,10 @@ class Step:
             if name in self.layers:
                 break
         return name
+
+
+def _distance(a: Record, b: Record) -> float:
+    return float(np.sqrt(np.mean((np.array(a.projections) - np.array(b.projections)) ** 2)))
 
 
 def _usual_share(trace: Trace) -> float:

@@ -7,9 +7,8 @@ import numpy as np
 
 from ..formats import digests
 from ..formats.trace_file import Record, Trace
-from .comparison import ACCUMULATION, CLIPPING, GRADIENT, INPUT, STATE, UPDATE, Finding, Step, other_options
+from .comparison import ACCUMULATION, CLIPPING, GRADIENT, INPUT, LOSS, STATE, UPDATE, Finding, Step, other_options
 
-LOSS = "(loss)"
 LONGEST = 1 << 24  # positions
 CLOSE = 0.02  # of the difference may be left unexplained
 

@@ -47,6 +47,21 @@ class Entry:
     samples: int = 0  # in all micro-batches
 
 
+class Division(NamedTuple):
+    """Which features of a plain tensor a process has, where a layer has divided them."""
+
+    start: int
+    width: int
+    size: int
+
+    def piece(self, found: tuple[Any, list[int], list[int]]) -> tuple[Any, list[int], list[int]]:
+        """The same piece of a tensor with these features."""
+        local, offsets, sizes = found
+        if not sizes or sizes[-1] != self.width:
+            return found
+        return local, [*offsets[:-1], self.start], [*sizes[:-1], self.size]
+
+
 class Noise:
     """Normally distributed noise that does not use the random numbers of the run. All processes draw the same."""
 
@@ -87,14 +102,14 @@ class Factors:
         self.samples, self.rows = samples, None if samples is None else len(samples)
         self._known = {key: known for key, known in self._known.items() if not digests.has_samples(key[0])}
 
-    def digest(self, tensor: Any, axes: tuple[Axis, ...]) -> Any:
+    def digest(self, tensor: Any, axes: tuple[Axis, ...], only_projections: bool = False) -> Any:
         """The digest of the local part of a tensor."""
         key = (axes, str(getattr(tensor, "device", "")))
         if key not in self._known:
             weights = digests.weights_of(axes, self.samples)
             left, right = (self._tracing.constant(rows, tensor) for rows in weights.rows)
             self._known[key] = weights, (left, right)
-        return self._tracing.digest(tensor, *self._known[key])
+        return self._tracing.digest(tensor, *self._known[key], only_projections=only_projections)
 
 
 class Collector:
@@ -107,8 +122,11 @@ class Collector:
         gradient_factor: float,
         positions_in: Callable[[Any], tuple[Positions, ...]],
         noise: Noise | None = None,
+        with_parameters: frozenset[str] = frozenset(),
     ) -> None:
+        """`with_parameters`: the names of layers that have some, or whose inner layers have."""
         self.tracing, self.factors, self.noise = tracing, factors, noise
+        self._with_parameters = with_parameters
         self.gradient_factor, self._positions_in = gradient_factor, positions_in
         self.entries: dict[Key, Entry] = {}
         self.is_open = False  # within a micro-batch that counts
@@ -116,7 +134,8 @@ class Collector:
         self._in_backward = False
         self._calls: dict[str, int] = {}
         self._recalls: dict[str, int] = {}
-        self._open_calls: list[tuple[str, int]] = []
+        self._open_calls: list[tuple[str, int, Division | None]] = []
+        self._divided: dict[int, Division] = {}  # by id: tensors of this forward pass whose features are divided
         self._known: dict[int, Any] = {}  # tensors of this forward pass that are recorded, by id
         self._outputs: set[int] = set()  # those that are outputs of a layer
         self._remove: Callable[[], None] | None = None
@@ -146,6 +165,7 @@ class Collector:
     def _forget(self) -> None:
         self._known.clear()
         self._outputs.clear()
+        self._divided.clear()
 
     # -- layers
 
@@ -155,7 +175,8 @@ class Collector:
         counts = self._recalls if self._in_backward else self._calls
         call = counts.get(name, 0)
         counts[name] = call + 1
-        self._open_calls.append((name, call))
+        every = (self._divided.get(id(value)) for value in (*args, *kwargs.values()))
+        self._open_calls.append((name, call, next(filter(None, every), None)))
         args = tuple(self._input(value, Key("input", name, str(i), call), layer) for i, value in enumerate(args))
         kwargs = {key: self._input(value, Key("input", name, key, call), layer) for key, value in kwargs.items()}
         return args, kwargs
@@ -167,15 +188,37 @@ class Collector:
             )
         if not self.tracing.is_floating(value):
             return value
+        division = self._divided.get(id(value))
+        pieces = self.tracing.piece if division is None else partial(self._divided_piece, division)
         if not self._in_backward and id(value) not in self._known:
-            self._record(key, value, layer, self.tracing.piece, self._positions_in(layer))
+            self._record(key, value, layer, pieces, self._positions_in(layer))
             self._known[id(value)] = value
         if not self.tracing.has_gradient(value):
             return value
         other = self.tracing.alias(value)
         self._known[id(other)] = other  # for layers inside of this one
-        self._listen(other, key._replace(kind="input_gradient"), layer, self.tracing.piece)
+        if division is not None:
+            self._divided[id(other)] = division
+        self._listen(other, key._replace(kind="input_gradient"), layer, pieces)
         return other
+
+    def _divided_piece(self, division: Division, tensor: Any) -> Any:
+        return division.piece(self.tracing.piece(tensor))
+
+    def _output_pieces(
+        self, layer: Any, name: str, value: Any, of_input: Division | None
+    ) -> tuple[Callable[[Any], Any], Division | None]:
+        """How an output of a layer is divided: as its weight is, or as its input, for a layer without parameters such
+        as an activation function."""
+        own = partial(self.tracing.output_piece, layer)
+        local, offsets, sizes = own(value)
+        if not sizes:
+            return own, None
+        if local.shape[-1] < sizes[-1]:
+            return own, Division(offsets[-1], local.shape[-1], sizes[-1])
+        if of_input is None or name in self._with_parameters or sizes[-1] != of_input.width:
+            return own, None
+        return partial(self._divided_piece, of_input), of_input
 
     def _after(self, name: str, layer: Any, output: Any) -> Any:
         if not self.is_open or not self._open_calls:
@@ -184,35 +227,39 @@ class Collector:
             self._open_calls.pop()
         if not self._open_calls:
             return None
-        _, call = self._open_calls.pop()
-        return self._output(output, Key("output", name, "", call), layer)
+        _, call, division = self._open_calls.pop()
+        return self._output(output, Key("output", name, "", call), layer, division)
 
-    def _output(self, value: Any, key: Key, layer: Any) -> Any:
+    def _output(self, value: Any, key: Key, layer: Any, of_input: Division | None) -> Any:
         if isinstance(value, dict):
-            found = {name: self._output(inner, self._inner(key, name), layer) for name, inner in value.items()}
+            found = {
+                name: self._output(inner, self._inner(key, name), layer, of_input) for name, inner in value.items()
+            }
             if self.noise is None or all(found[name] is value[name] for name in value):
                 return value
             for name, inner in found.items():
                 value[name] = inner
             return value
         if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-            made = [self._output(inner, self._inner(key, str(i)), layer) for i, inner in enumerate(value)]
+            made = [self._output(inner, self._inner(key, str(i)), layer, of_input) for i, inner in enumerate(value)]
             return value if self.noise is None else type(value)(made)
         if not self.tracing.is_floating(value):
             return value
         key = key._replace(item=key.item or "0")
+        pieces, division = self._output_pieces(layer, key.name, value, of_input)
         if not self._in_backward:
             if id(value) in self._outputs:  # of a layer inside of this one
                 return value
-            pieces = partial(self.tracing.output_piece, layer)
             self._record(key, value, layer, pieces, self._positions_in(layer))
         if self.noise is not None:
             relative = noise_of(self.tracing.dtype_of(value))
             value = self.tracing.noisy(value, self.noise.pair(value), relative)
         self._known[id(value)] = value
         self._outputs.add(id(value))
+        if division is not None:
+            self._divided[id(value)] = division
         if self.tracing.has_gradient(value):
-            self._listen(value, key._replace(kind="output_gradient"), layer, partial(self.tracing.output_piece, layer))
+            self._listen(value, key._replace(kind="output_gradient"), layer, pieces)
         return value
 
     @staticmethod
@@ -257,7 +304,7 @@ class Collector:
             kind, dtype = type(layer).__name__, self.tracing.dtype_of(tensor)
             known = Entry(kind, dtype, axes, is_of_batch=is_of_batch, is_averaged=is_gradient)
             self.entries[key] = known
-        known.vectors.append((self.factors.digest(local, axes), factor))
+        known.vectors.append((self.factors.digest(local, axes, self.noise is not None), factor))
         known.samples += self.factors.rows or 0
 
     # -- tensors that do not belong to a micro-batch
@@ -269,11 +316,11 @@ class Collector:
         local, offsets, sizes = self.tracing.piece(tensor)
         axes = digests.weight_axes(letters, tuple(local.shape), offsets, sizes)
         entry = Entry(kind, self.tracing.dtype_of(tensor), axes)
-        vector = self.factors.digest(local, axes)
+        vector = self.factors.digest(local, axes, self.noise is not None)
         entry.vectors.append((vector, factor))
         other = digests.swapped(axes) if turned else None
         if other is not None:
-            entry.transposed = self.factors.digest(local, other)
+            entry.transposed = self.factors.digest(local, other, only_projections=True)
         self.entries[key] = entry
         return vector
 

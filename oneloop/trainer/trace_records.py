@@ -80,7 +80,8 @@ def _where(entry: Entry, batch: int, replica: int) -> tuple[Any, ...]:
 
 
 def merge_records(every: list[list[Piece]]) -> list[Record]:
-    """The records of all processes as those of the whole tensors. Parts are added up; of copies, the first counts."""
+    """The records of all processes as those of the whole tensors. Parts are added up; of copies, the first counts, or
+    the mean of what an own batch has changed, such as a loss."""
     found: dict[Key, dict[tuple[Any, ...], list[Piece]]] = {}
     for pieces in every:
         for piece in pieces:
@@ -89,9 +90,13 @@ def merge_records(every: list[list[Piece]]) -> list[Record]:
 
 
 def _merged(key: Key, places: dict[tuple[Any, ...], list[Piece]]) -> Record:
-    firsts = [copies[0] for copies in places.values()]
+    is_mean = key.kind in ("input", "output")
+    one_each = {
+        where: _mean_of(copies) if is_mean and where[0] is None else copies[0] for where, copies in places.items()
+    }
+    firsts = list(one_each.values())
     facts = firsts[0].facts
-    total = _total(places)
+    total = _total(one_each)
     shape = facts.shape
     if facts.samples is not None:
         of_batches = {where[0]: copies[0].facts.samples or 0 for where, copies in places.items()}
@@ -118,11 +123,19 @@ def _merged(key: Key, places: dict[tuple[Any, ...], list[Piece]]) -> Record:
     )
 
 
-def _total(places: dict[tuple[Any, ...], list[Piece]]) -> Digest:
+def _mean_of(copies: list[Piece]) -> Piece:
+    noisy = [
+        None if any(row is None for row in rows) else _mean([row for row in rows if row is not None])
+        for rows in zip(*(copy.noisy for copy in copies), strict=True)
+    ]
+    return copies[0]._replace(row=_mean([copy.row for copy in copies]), noisy=noisy)
+
+
+def _total(places: dict[tuple[Any, ...], Piece]) -> Digest:
     """The digest of the whole tensor. Of what is averaged, equal parts of a batch are shares of one tensor."""
     shares: dict[tuple[Any, ...], list[np.ndarray]] = {}
-    for (batch, _, *axes), copies in places.items():
-        shares.setdefault((batch, *axes), []).append(copies[0].row)
+    for (batch, _, *axes), piece in places.items():
+        shares.setdefault((batch, *axes), []).append(piece.row)
     rows: list[np.ndarray] = []
     for each in shares.values():
         if len(each) > 1 and all(np.array_equal(row, each[0]) for row in each):
@@ -143,8 +156,16 @@ def _apart(rows: Sequence[np.ndarray]) -> float:
 
 
 def _row(entry: Entry, rows: list[np.ndarray]) -> np.ndarray:
-    """The digest of all micro-batches: their sum, or the first of what has no axis of samples."""
-    return Digest.total(rows if entry.is_of_batch else rows[:1]).row()
+    """The digest of all micro-batches: their sum, or the mean of what has no axis of samples."""
+    return Digest.total(rows).row() if entry.is_of_batch else _mean(rows)
+
+
+def _mean(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Of the digests of what is equal in all of them, or of means over different samples."""
+    every = np.stack(rows)
+    found = every.mean(0)
+    found[[digests.LARGEST, digests.BAD]] = every[:, [digests.LARGEST, digests.BAD]].max(0)
+    return found
 
 
 def _rounding(firsts: list[Piece], total: Digest) -> float:

@@ -166,7 +166,9 @@ class Recording:
     def _new_collector(self, noise: Noise | None = None) -> Collector:
         strategy = self.context.engine.strategy
         factor = 1.0 / (self._scale * strategy.replicas.size)  # gradients are averaged; see distributed/strategy.py
-        return Collector(self.tracing, self.factors, factor, strategy.positions_in, noise)
+        parts = (name.split(".") for name, _ in self.backend.models.named_parameters(self.context.model))
+        owners = frozenset(".".join(each[:end]) for each in parts for end in range(len(each)))
+        return Collector(self.tracing, self.factors, factor, strategy.positions_in, noise, owners)
 
     def _place(self, name: str) -> tuple[str, str]:
         """The common name of a parameter or buffer, and the letters of its axes."""

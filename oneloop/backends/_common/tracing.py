@@ -1,7 +1,13 @@
-"""Functions around the forward passes of layers, on frameworks whose layers have hooks with keyword arguments."""
+"""Functions around the forward passes of layers, on frameworks whose layers have hooks with keyword arguments, and what
+else the recording of steps shares."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from ...formats.digests import FIRST, PROJECTIONS
+
+SAMPLED = 1 << 20  # values of a large tensor, for what is only estimated
 
 Before = Callable[[str, Any, tuple, dict], tuple[tuple, dict] | None]
 After = Callable[[str, Any, Any], Any]
@@ -31,3 +37,59 @@ def watch_layers(
             handle.remove()
 
     return remove
+
+
+# -- pieces of tensors that are not divided over processes
+
+
+def piece(tensor: Any) -> tuple[Any, list[int], list[int]]:
+    """What this process has of a tensor: a plain tensor, the index of its first element along each axis, and the full
+    shape."""
+    return tensor, [0] * len(tensor.shape), list(tensor.shape)
+
+
+def output_piece(layer: Any, tensor: Any) -> tuple[Any, list[int], list[int]]:
+    """The same for an output of a layer."""
+    return piece(tensor)
+
+
+# -- numbers, on tensors of any framework and arrays
+
+
+def spread_of(update: Any, gradient: Any, noise: Any) -> Any:
+    """How much an update may change by noise of this size in each gradient: by its share of small gradients, of which
+    not even the sign is known. Of a large tensor, every so many rows are looked at."""
+    count = math.prod(update.shape)
+    every = 1 if count <= SAMPLED else min(len(update), count // SAMPLED)
+    change, size = update[::every], abs(gradient[::every])
+    share = noise / (size + noise).clip(min=1e-38)
+    return ((2.0 * change * share) ** 2).sum() ** 0.5 * (count / math.prod(change.shape)) ** 0.5
+
+
+def rms_of(vector: Any, others: Sequence[Any], count: int) -> Any:
+    """From the digest of a tensor and those of its repetitions with noise: the noise of one value, where it is."""
+    places = slice(FIRST, FIRST + PROJECTIONS)
+    squares = sum(((other[places] - vector[places]) ** 2).mean() for other in others)
+    return (squares / (len(others) * max(1, count))) ** 0.5
+
+
+def fold(words: Any, numbers: Callable[[int], Any]) -> list[Any]:
+    """Two numbers that depend on every bit and the place of each of these integers. `numbers(n)`: 0 to n-1."""
+    count = int(words.shape[0])
+    width = math.gcd(count, 1024)
+    rows = words.reshape([count // width, width])
+    sums = rows.sum(0), rows.sum(1)
+    # The factors are odd, so that none of them takes a bit away.
+    return [(each * (numbers(len(each)) * 2 + 1) * 0x9E3779B97F4A7C1).sum() for each in sums]
+
+
+def moments_by_shape(
+    state: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], words: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """From the state of an optimizer, "layer.weight:word": by parameter and common name, what has its shape."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in state.items():
+        name, word = key.rsplit(":", 1)
+        if word in words and list(value.shape) == list(shapes.get(name, ())):
+            found.setdefault(name, {})[words[word]] = value
+    return found

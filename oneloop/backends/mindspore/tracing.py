@@ -10,7 +10,11 @@ import numpy as np
 from mindspore import nn, ops
 
 from ...formats.digests import PROJECTIONS, ProjectionFactors
+from .._common import tracing as common
 from .._common.tracing import After, Before, watch_layers
+from .._common.tracing import output_piece as output_piece
+from .._common.tracing import piece as piece
+from .._common.tracing import rms_of as rms_of
 from . import weights
 from .models import unwrap
 from .optimizer_layout import LAYOUT
@@ -46,17 +50,6 @@ def dtype_of(tensor: ms.Tensor) -> str:
     return str(tensor.dtype).lower()
 
 
-def piece(tensor: ms.Tensor) -> tuple[ms.Tensor, list[int], list[int]]:
-    """What this process has of a tensor: a plain tensor, the index of its first element along each axis, and the full
-    shape."""
-    return tensor, [0] * len(tensor.shape), list(tensor.shape)
-
-
-def output_piece(layer: nn.Cell, tensor: ms.Tensor) -> tuple[ms.Tensor, list[int], list[int]]:
-    """The same for an output of a layer."""
-    return piece(tensor)
-
-
 @contextlib.contextmanager
 def computing(tensor: ms.Tensor) -> Iterator[None]:
     """A context for digests: no graph."""
@@ -69,11 +62,16 @@ def constant(array: np.ndarray, like: ms.Tensor) -> ms.Tensor:
     return ms.Tensor(array)
 
 
-def digest(tensor: ms.Tensor, factors: ProjectionFactors, constants: tuple[Any, Any] | None = None) -> Any:
+def digest(
+    tensor: ms.Tensor,
+    factors: ProjectionFactors,
+    constants: tuple[Any, Any] | None = None,
+    only_projections: bool = False,
+) -> Any:
     """The digest of a plain tensor. On a CPU, where reading a tensor costs nothing, NumPy computes it, and nothing is
     recorded for the gradient."""
     if ms.get_context("device_target") == "CPU":
-        return _digest_on_host(to_numpy(tensor), factors)
+        return _digest_on_host(to_numpy(tensor), factors, only_projections)
     left, right = constants or (constant(rows, tensor) for rows in factors.rows)
     x = ops.stop_gradient(tensor).reshape(factors.shape).astype(ms.float32)
     if not math.prod(x.shape):
@@ -85,20 +83,26 @@ def digest(tensor: ms.Tensor, factors: ProjectionFactors, constants: tuple[Any, 
     return ops.cat([*first, (ops.matmul(left, x) * right).sum(1)])
 
 
-def _digest_on_host(array: np.ndarray, factors: ProjectionFactors) -> np.ndarray:
+def _digest_on_host(array: np.ndarray, factors: ProjectionFactors, only_projections: bool) -> np.ndarray:
     x = array.reshape(factors.shape)
     x = x if x.dtype == np.float64 else x.astype(np.float32)
     if not x.size:
         return np.zeros(4 + PROJECTIONS)
-    bad, norm = 0, float(np.linalg.norm(x))
-    if not math.isfinite(norm):
+    left, right = factors.rows
+
+    def sums_of(values: np.ndarray) -> np.ndarray:
+        return ((left.astype(values.dtype) @ values) * right.astype(np.float64)).sum(1)
+
+    with np.errstate(invalid="ignore"):
+        bad, sums = 0, sums_of(x)
+    if not math.isfinite(sums.sum()):
         finite = np.isfinite(x)
         bad = x.size - np.count_nonzero(finite)
         x = np.where(finite, x, np.zeros((), x.dtype))
-        norm = float(np.linalg.norm(x))
-    left, right = factors.rows
-    sums = ((left.astype(x.dtype) @ x) * right.astype(np.float64)).sum(1)
-    return np.array([norm, max(-x.min(), x.max()), bad, *sums])
+        sums = sums_of(x)
+    if only_projections:
+        return np.concatenate([np.zeros(3), sums])
+    return np.array([float(np.linalg.norm(x)), max(-x.min(), x.max()), bad, *sums])
 
 
 def read(vectors: Sequence[Any]) -> np.ndarray:
@@ -153,29 +157,19 @@ def difference(tensor: ms.Tensor, before: ms.Tensor) -> ms.Tensor:
 
 
 def spread(update: ms.Tensor, gradient: ms.Tensor, noise: Any) -> Any:
-    """How much an update may change by noise of this size in each gradient: by its share of small gradients, of which
-    not even the sign is known."""
-    change, size = to_numpy(update).astype(np.float64), np.abs(to_numpy(gradient).astype(np.float64))
-    share = float(noise) / np.maximum(size + float(noise), 1e-300)
-    return ms.Tensor(np.float32(np.linalg.norm((2.0 * change * share).reshape(-1))))
-
-
-def rms_of(vector: Any, others: Sequence[Any], count: int) -> Any:
-    """From the digest of a tensor and those of its repetitions with noise: the noise of one value."""
-    own, *noise = (np.asarray(to_numpy(v) if isinstance(v, ms.Tensor) else v) for v in (vector, *others))
-    squares = np.stack([(other[3 : 3 + PROJECTIONS] - own[3 : 3 + PROJECTIONS]) ** 2 for other in noise])
-    return np.asarray(math.sqrt(float(squares.mean()) / max(1, count)))
+    """How much an update may change by noise of this size in each gradient."""
+    change, own = (to_numpy(tensor).astype(np.float64) for tensor in (update, gradient))
+    return ms.Tensor(np.float32(common.spread_of(change, own, float(noise))))
 
 
 def moments(optimizer: Any, model: nn.Cell) -> dict[str, dict[str, Any]]:
     """State of the optimizer by parameter and common name: what has the shape of the parameter."""
-    shapes = {name: tuple(p.shape) for name, p in unwrap(model).parameters_and_names()}
-    found: dict[str, dict[str, Any]] = {}
-    for key, value in weights.optimizer_state(optimizer, model)[0].items():
-        name, word = key.rsplit(":", 1)
-        if word in LAYOUT.words and tuple(value.shape) == shapes.get(name):
-            found.setdefault(name, {})[LAYOUT.words[word]] = value if isinstance(value, ms.Tensor) else ms.Tensor(value)
-    return found
+    shapes = {name: p.shape for name, p in unwrap(model).parameters_and_names()}
+    found = common.moments_by_shape(weights.optimizer_state(optimizer, model)[0], shapes, LAYOUT.words)
+    return {
+        name: {word: value if isinstance(value, ms.Tensor) else ms.Tensor(value) for word, value in state.items()}
+        for name, state in found.items()
+    }
 
 
 def same_bytes(one: ms.Tensor, other: ms.Tensor) -> bool:
@@ -186,7 +180,7 @@ def same_bytes(one: ms.Tensor, other: ms.Tensor) -> bool:
 
 def fingerprint(tensor: ms.Tensor) -> np.ndarray:
     """Two integers that depend on every bit of a tensor."""
-    words = np.frombuffer(to_numpy(tensor).tobytes(), np.uint8).astype(np.int64)
-    places = np.arange(1, len(words) + 1, dtype=np.int64) * 0x9E3779B97F4A7C1
+    content = to_numpy(tensor).tobytes()
+    words = np.frombuffer(content, np.int64 if len(content) % 8 == 0 else np.uint8).astype(np.int64)
     with np.errstate(over="ignore"):
-        return np.array([words.sum(), (words * places).sum()])
+        return np.array(common.fold(words, np.arange))

@@ -10,7 +10,11 @@ import paddle
 from paddle import nn
 
 from ...formats.digests import PROJECTIONS, ProjectionFactors
+from .._common import tracing as common
 from .._common.tracing import After, Before, watch_layers
+from .._common.tracing import output_piece as output_piece
+from .._common.tracing import piece as piece
+from .._common.tracing import rms_of as rms_of
 from . import weights
 from .models import unwrap
 from .optimizer_layout import LAYOUT
@@ -48,17 +52,6 @@ def dtype_of(tensor: paddle.Tensor) -> str:
     return str(tensor.dtype).rpartition(".")[2]
 
 
-def piece(tensor: paddle.Tensor) -> tuple[paddle.Tensor, list[int], list[int]]:
-    """What this process has of a tensor: a plain tensor, the index of its first element along each axis, and the full
-    shape."""
-    return tensor, [0] * tensor.ndim, list(tensor.shape)
-
-
-def output_piece(layer: nn.Layer, tensor: paddle.Tensor) -> tuple[paddle.Tensor, list[int], list[int]]:
-    """The same for an output of a layer."""
-    return piece(tensor)
-
-
 @contextlib.contextmanager
 def computing(tensor: paddle.Tensor) -> Iterator[None]:
     """A context for digests: no graph, no autocast."""
@@ -72,24 +65,29 @@ def constant(array: np.ndarray, like: paddle.Tensor) -> paddle.Tensor:
 
 
 def digest(
-    tensor: paddle.Tensor, factors: ProjectionFactors, constants: tuple[Any, Any] | None = None
+    tensor: paddle.Tensor,
+    factors: ProjectionFactors,
+    constants: tuple[Any, Any] | None = None,
+    only_projections: bool = False,
 ) -> paddle.Tensor:
     """The digest of a plain tensor, on its device. `constants`: the factors as tensors."""
     with computing(tensor):
         left, right = constants or (constant(rows, tensor) for rows in factors.rows)
         x = tensor.detach().reshape(list(factors.shape))
         x = x if x.dtype == paddle.float64 else x.astype("float32")
+        left, right = left.astype(x.dtype), right.astype(x.dtype)
         if not math.prod(x.shape):
             return paddle.zeros([4 + PROJECTIONS])
-        norm, bad = paddle.linalg.norm(x), paddle.zeros([], x.dtype)
-        if not x.place.is_cpu_place() or not math.isfinite(float(norm)):  # elsewhere, looking is a host sync
+        sums, bad = ((left @ x) * right).sum(1), paddle.zeros([], x.dtype)
+        if not x.place.is_cpu_place() or not math.isfinite(float(sums.sum())):  # elsewhere, looking is a host sync
             finite = paddle.isfinite(x)
             bad = (~finite).astype(x.dtype).sum()
             x = paddle.where(finite, x, paddle.zeros_like(x))
-            norm = paddle.linalg.norm(x)
-        first = paddle.stack([norm, paddle.maximum(-x.min(), x.max()), bad])
-        sums = (left.astype(x.dtype) @ x) * right.astype(x.dtype)
-        return paddle.concat([first, sums.sum(1)]).astype("float32")
+            sums = ((left @ x) * right).sum(1)
+        if only_projections:
+            return paddle.concat([paddle.zeros([3], x.dtype), sums]).astype("float32")
+        first = paddle.stack([paddle.linalg.norm(x), paddle.maximum(-x.min(), x.max()), bad])
+        return paddle.concat([first, sums]).astype("float32")
 
 
 def read(vectors: Sequence[paddle.Tensor]) -> np.ndarray:
@@ -151,30 +149,15 @@ def difference(tensor: paddle.Tensor, before: paddle.Tensor) -> paddle.Tensor:
 
 
 def spread(update: paddle.Tensor, gradient: paddle.Tensor, noise: paddle.Tensor) -> paddle.Tensor:
-    """How much an update may change by noise of this size in each gradient: by its share of small gradients, of which
-    not even the sign is known."""
+    """How much an update may change by noise of this size in each gradient."""
     with computing(update):
-        share = noise / (gradient.detach().astype("float32").abs() + noise).clip(min=1e-38)
-        return ((2.0 * update * share) ** 2).sum().sqrt()
-
-
-def rms_of(vector: paddle.Tensor, others: Sequence[paddle.Tensor], count: int) -> paddle.Tensor:
-    """From the digest of a tensor and those of its repetitions with noise: the noise of one value, on the device."""
-    with computing(vector):
-        own = vector[3 : 3 + PROJECTIONS]
-        squares = paddle.stack([(other[3 : 3 + PROJECTIONS] - own) ** 2 for other in others])
-        return (squares.mean() / max(1, count)).sqrt()
+        return common.spread_of(update, gradient.detach().astype("float32"), noise)
 
 
 def moments(optimizer: Any, model: nn.Layer) -> dict[str, dict[str, paddle.Tensor]]:
     """State of the optimizer by parameter and common name: what has the shape of the parameter."""
-    shapes = {name: list(p.shape) for name, p in unwrap(model).named_parameters()}
-    found: dict[str, dict[str, paddle.Tensor]] = {}
-    for key, value in weights.optimizer_state(optimizer, model)[0].items():
-        name, word = key.rsplit(":", 1)
-        if word in LAYOUT.words and list(value.shape) == shapes.get(name):
-            found.setdefault(name, {})[LAYOUT.words[word]] = value
-    return found
+    shapes = {name: p.shape for name, p in unwrap(model).named_parameters()}
+    return common.moments_by_shape(weights.optimizer_state(optimizer, model)[0], shapes, LAYOUT.words)
 
 
 def same_bytes(one: paddle.Tensor, other: paddle.Tensor) -> bool:
@@ -187,11 +170,12 @@ def same_bytes(one: paddle.Tensor, other: paddle.Tensor) -> bool:
 def fingerprint(tensor: paddle.Tensor) -> paddle.Tensor:
     """Two integers that depend on every bit of a tensor, on its device."""
     with computing(tensor):
-        flat = _bits(tensor).astype("int64")
-        places = paddle.arange(1, flat.shape[0] + 1, dtype="int64") * 0x9E3779B97F4A7C1
-        return paddle.stack([flat.sum(), (flat * places).sum()])
+        words = _bits(tensor).astype("int64")
+        return paddle.stack(common.fold(words, lambda count: paddle.arange(count, dtype="int64")))
 
 
 def _bits(tensor: paddle.Tensor) -> paddle.Tensor:
+    """Its bytes as integers, eight at a time if they can be divided so."""
     flat = tensor.detach().reshape([-1])
-    return flat.view(_INTEGERS[flat.element_size()])
+    size = flat.element_size()
+    return flat.view("int64" if flat.shape[0] * size % 8 == 0 else _INTEGERS[size])

@@ -12,7 +12,9 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ...formats.digests import PROJECTIONS, ProjectionFactors
+from .._common import tracing as common
 from .._common.tracing import After, Before, watch_layers
+from .._common.tracing import rms_of as rms_of
 from . import weights
 from .models import unwrap
 from .optimizer_layout import LAYOUT
@@ -52,7 +54,7 @@ def piece(tensor: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
     """What this process has of a tensor: a plain tensor, the index of its first element along each axis, and the full
     shape."""
     if not isinstance(tensor, DTensor):
-        return tensor, [0] * tensor.dim(), list(tensor.shape)
+        return common.piece(tensor)
     _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return tensor.to_local(), list(offsets), list(tensor.shape)
 
@@ -92,7 +94,12 @@ def constant(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(array).to(like.device)
 
 
-def digest(tensor: torch.Tensor, factors: ProjectionFactors, constants: tuple[Any, Any] | None = None) -> torch.Tensor:
+def digest(
+    tensor: torch.Tensor,
+    factors: ProjectionFactors,
+    constants: tuple[Any, Any] | None = None,
+    only_projections: bool = False,
+) -> torch.Tensor:
     """The digest of a plain tensor, on its device. `constants`: the factors as tensors."""
     with computing(tensor):
         left, right = constants or (constant(rows, tensor) for rows in factors.rows)
@@ -101,14 +108,16 @@ def digest(tensor: torch.Tensor, factors: ProjectionFactors, constants: tuple[An
         left, right = left.to(x.dtype), right.to(x.dtype)
         if not x.numel():
             return torch.zeros(4 + PROJECTIONS, device=x.device)
-        norm, bad = torch.linalg.vector_norm(x), x.new_zeros(())
-        if x.device.type != "cpu" or not math.isfinite(norm):  # elsewhere, looking is a host sync
+        sums, bad = ((left @ x) * right).sum(1), x.new_zeros(())
+        if x.device.type != "cpu" or not math.isfinite(sums.sum()):  # elsewhere, looking is a host sync
             bad = (x.numel() - torch.isfinite(x).sum()).to(x.dtype)
             x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
-            norm = torch.linalg.vector_norm(x)
+            sums = ((left @ x) * right).sum(1)
+        if only_projections:
+            return torch.cat([x.new_zeros(3), sums]).float()
         least, most = torch.aminmax(x)
-        first = torch.stack([norm, torch.maximum(-least, most), bad])
-        return torch.cat([first, ((left @ x) * right).sum(1)]).float()
+        first = torch.stack([torch.linalg.vector_norm(x), torch.maximum(-least, most), bad])
+        return torch.cat([first, sums]).float()
 
 
 def read(vectors: Sequence[torch.Tensor]) -> np.ndarray:
@@ -188,24 +197,15 @@ def write(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def difference(tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """In place of `before`, if it has that type."""
     with torch.no_grad():
-        return tensor.detach().float() - before.float()
+        return before.float().sub_(tensor.detach()).neg_()
 
 
 def spread(update: torch.Tensor, gradient: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """How much an update may change by noise of this size in each gradient: by its share of small gradients, of which
-    not even the sign is known."""
+    """How much an update may change by noise of this size in each gradient."""
     with computing(update):
-        share = noise / (gradient.detach().float().abs() + noise).clamp(min=1e-45)
-        return torch.linalg.vector_norm(2.0 * update * share)
-
-
-def rms_of(vector: torch.Tensor, others: Sequence[torch.Tensor], count: int) -> torch.Tensor:
-    """From the digest of a tensor and those of its repetitions with noise: the noise of one value, on the device."""
-    with computing(vector):
-        own = vector[3 : 3 + PROJECTIONS]
-        squares = torch.stack([(other[3 : 3 + PROJECTIONS] - own) ** 2 for other in others])
-        return torch.sqrt(squares.mean() / max(1, count))
+        return common.spread_of(update, gradient.detach().float(), noise)
 
 
 def moments(optimizer: Any, model: nn.Module) -> dict[str, dict[str, torch.Tensor]]:
@@ -236,6 +236,7 @@ def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
     """Two integers that depend on every bit of a tensor, on its device."""
     with computing(tensor):
         flat = piece(tensor)[0].detach().contiguous().reshape(-1)
-        flat = flat.view(_INTEGERS[flat.element_size()]).to(torch.int64)
-        places = torch.arange(1, flat.numel() + 1, device=flat.device) * 0x9E3779B97F4A7C1
-        return torch.stack([flat.sum(), (flat * places).sum()])
+        size = flat.element_size()
+        whole = (flat.storage_offset() * size) % 8 == 0 and (flat.numel() * size) % 8 == 0
+        words = flat.view(torch.int64) if whole else flat.view(_INTEGERS[size]).to(torch.int64)
+        return torch.stack(common.fold(words, lambda count: torch.arange(count, device=flat.device)))
