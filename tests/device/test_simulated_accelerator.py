@@ -38,6 +38,7 @@ TOPICS = {
     "exact resume": [f"{TRAINING}::test_the_random_numbers_of_the_device_are_in_checkpoints"],
     "another device": [f"{TRAINING}::test_a_run_goes_on_on_another_device[sgd-cpu-npu]"],
     "host syncs": [f"{NO_SYNC}[adamw_torch-2-clipped-bf16]", f"{NO_SYNC}[sgd-1-clipped-float32]"],
+    "recorded steps": [f"{TRAINING}::test_a_recorded_step_is_read_when_it_ends"],
     "no fused kernel": [f"{TRAINING}::test_without_a_fused_kernel_the_first_step_alone_waits[adamw_torch]"],
     "memory": [f"{PEAK}[adamw_torch-1-float32]", f"{PEAK}[sgd-2-bf16]"],
     "out of memory": [f"{TRAINING}::test_a_batch_that_does_not_fit_is_divided"],

@@ -71,6 +71,15 @@ def test_a_lost_micro_batch_is_one_of_accumulation(runs):
     assert any("part 1 of 2 is missing from the sum" in hint for hint in found.first.hints)
 
 
+@pytest.mark.parametrize(("name", "module"), [("scaled loss", ""), ("sum as loss", "(loss)")])
+def test_a_loss_of_micro_batches_is_wrong_in_the_model_or_after_it(runs, name, module):
+    """The model's own is another one in every micro-batch: their mean is compared with the loss of the update."""
+    found = compare_runs(runs(layout="accumulated"), runs(layout="accumulated", fault=Fault(name, "")))
+    assert (found.first.module, found.first.kind) == (module, "activation"), to_text(found)
+    found = compare_runs(runs(with_stats=False), runs(layout="accumulated", fault=Fault(name, "")))
+    assert (found.first.module, found.first.kind) == (module, "activation"), to_text(found)
+
+
 @pytest.mark.parametrize(
     "framework",
     [pytest.param(name, marks=pytest.mark.slow if name == "mindspore" else ()) for name in names() if name != "torch"],
@@ -115,6 +124,24 @@ def _traces(folder):
 def test_faults_of_several_processes(tmp_path, pair):
     named, count, alarms, _, wrong, _ = search.search(pair, 8, 2, 5, tmp_path)
     assert named >= 7 and not alarms, wrong
+
+
+@pytest.mark.slow
+def test_an_activation_between_divided_layers_is_named(tmp_path, runs):
+    """Its output has the features of its input, which the layer before has divided."""
+    chosen = [pairs.CLEAN, Fault("other gelu", "blocks.0.mlp.act"), Fault("other gelu", "blocks.1.mlp.act")]
+    search.run(tmp_path, "torch", "tp2", 2, [(fault, SEED) for fault in chosen])
+    alone = runs(with_stats=False)
+    found = compare_runs(alone, tmp_path / "0")
+    assert found.agrees, to_text(found)
+    shapes = [
+        {record.key: record.shape for record in _traces(folder)[0].records if record.name == "blocks.0.mlp.act"}
+        for folder in (alone, tmp_path / "0")
+    ]
+    assert shapes[0] == shapes[1] and len(shapes[0]) == 3, "an output, its gradient and that of the input"
+    for number, fault in enumerate(chosen[1:], 1):
+        found = compare_runs(alone, tmp_path / str(number))
+        assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
 
 
 def test_two_processes_agree_with_one_and_a_missing_shard_is_named(tmp_path, runs):

@@ -8,6 +8,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.backends import loading
+from oneloop.backends._common.tracing import BLOCK, fold, spread_of
 from oneloop.errors import ArgumentError, CheckpointError, UnsupportedError
 from oneloop.formats import digests, trace_file
 from oneloop.formats.digests import Axis
@@ -134,10 +135,55 @@ def test_values_that_are_not_finite_are_counted_and_left_out(backend):
     expected = np.einsum("ak,ab,bk->k", factors.left, finite, factors.right)
     np.testing.assert_allclose(row[digests.FIRST : digests.COLUMN_SUM], expected, rtol=1e-5, atol=1e-6)
     assert row[digests.COLUMN_SUM] == pytest.approx(float(finite.sum(0) @ factors.right[:, 0]), rel=1e-5)
+    (alone,) = tracing.read([tracing.digest(backend.tensor(array), factors, only_projections=True)])
+    np.testing.assert_allclose(alone[digests.FIRST :], row[digests.FIRST :], rtol=1e-6)
     (empty,) = tracing.read(
         [tracing.digest(backend.tensor(array[:0]), digests.weights_of([Axis("a", 0), Axis("b", 3)], None))]
     )
     assert len(empty) == digests.SIZE and not empty.any()
+
+
+@pytest.mark.parametrize("size", [24, 23])
+def test_a_fingerprint_depends_on_every_bit_and_place(backend, size):
+    tracing = loading.load(backend.name).tracing
+    array = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+
+    def of(values):
+        return np.asarray(tracing.fingerprint(backend.tensor(values)).tolist()).tolist()
+
+    seen = {tuple(of(array))}
+    for place in range(size):
+        for bit in (0, 12, 31):
+            other = array.copy()
+            other.view(np.int32)[place] ^= np.int32(-(2**31)) if bit == 31 else np.int32(1 << bit)
+            seen.add(tuple(of(other)))
+    assert len(seen) == 1 + 3 * size and of(array) in map(list, seen)
+    for one, two in ((0, 1), (2, 3), (1, size - 1)):
+        other = array.copy()
+        other[[one, two]] = other[[two, one]]
+        assert of(other) != of(array), f"{one} and {two} have changed places"
+
+
+def test_values_that_change_places_between_blocks():
+    def of(words):
+        return fold(words, lambda part: part.astype(np.int64), np.arange)
+
+    words = np.arange(2 * BLOCK + 8, dtype=np.int32)
+    other = words.copy()
+    other[[5, 5 + BLOCK]] = other[[5 + BLOCK, 5]]
+    with np.errstate(over="ignore"):
+        assert all(one != two for one, two in zip(of(words), of(other), strict=True))
+        assert of(words[:0]) == [0, 0]
+
+
+def test_the_spread_of_a_large_update_is_estimated_from_a_part():
+    random = np.random.default_rng(0)
+    update, gradient = (random.standard_normal((3000, 1000)) for _ in range(2))
+    share = 0.1 / (np.abs(gradient) + 0.1)
+    assert spread_of(update, gradient, 0.1) == pytest.approx(np.linalg.norm(2 * update * share), rel=0.01)
+    small = slice(0, 30)
+    exact = np.linalg.norm((2 * update * share)[small])
+    assert spread_of(update[small], gradient[small], 0.1) == pytest.approx(exact, rel=1e-9)
 
 
 # -- digests

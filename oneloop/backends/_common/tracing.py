@@ -8,6 +8,7 @@ from typing import Any
 from ...formats.digests import FIRST, PROJECTIONS
 
 SAMPLED = 1 << 20  # values of a large tensor, for what is only estimated
+BLOCK, FACTOR = 1 << 17, 0x9E3779B97F4A7C1
 
 Before = Callable[[str, Any, tuple, dict], tuple[tuple, dict] | None]
 After = Callable[[str, Any, Any], Any]
@@ -73,14 +74,19 @@ def rms_of(vector: Any, others: Sequence[Any], count: int) -> Any:
     return (squares / (len(others) * max(1, count))) ** 0.5
 
 
-def fold(words: Any, numbers: Callable[[int], Any]) -> list[Any]:
-    """Two numbers that depend on every bit and the place of each of these integers. `numbers(n)`: 0 to n-1."""
-    count = int(words.shape[0])
-    width = math.gcd(count, 1024)
-    rows = words.reshape([count // width, width])
-    sums = rows.sum(0), rows.sum(1)
-    # The factors are odd, so that none of them takes a bit away.
-    return [(each * (numbers(len(each)) * 2 + 1) * 0x9E3779B97F4A7C1).sum() for each in sums]
+def fold(words: Any, widen: Callable[[Any], Any], numbers: Callable[[int], Any]) -> list[Any]:
+    """Two numbers that depend on every bit and the place of each of these integers, which `widen` makes 64 bits long.
+    `numbers(n)`: 0 to n-1. In blocks: large tensors in between cost more than the arithmetic."""
+    size, found = int(words.shape[0]), [numbers(1).sum()] * 2
+    for block, start in enumerate(range(0, size, BLOCK)):
+        wide = widen(words[start : start + BLOCK])
+        width = math.gcd(len(wide), 1024)
+        rows = wide.reshape([len(wide) // width, width])
+        for i, each in enumerate((rows.sum(0), rows.sum(1))):
+            # Factors are odd, so that none of them takes a bit away.
+            total = (each * (numbers(len(each)) * 2 + 1) * FACTOR).sum()
+            found[i] = found[i] + total * (2 * block + 1)
+    return found
 
 
 def moments_by_shape(

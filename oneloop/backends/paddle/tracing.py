@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -170,12 +171,10 @@ def same_bytes(one: paddle.Tensor, other: paddle.Tensor) -> bool:
 def fingerprint(tensor: paddle.Tensor) -> paddle.Tensor:
     """Two integers that depend on every bit of a tensor, on its device."""
     with computing(tensor):
-        words = _bits(tensor).astype("int64")
-        return paddle.stack(common.fold(words, lambda count: paddle.arange(count, dtype="int64")))
+        numbers = partial(paddle.arange, dtype="int64")
+        return paddle.stack(common.fold(_bits(tensor), lambda part: part.astype("int64"), numbers))
 
 
 def _bits(tensor: paddle.Tensor) -> paddle.Tensor:
-    """Its bytes as integers, eight at a time if they can be divided so."""
     flat = tensor.detach().reshape([-1])
-    size = flat.element_size()
-    return flat.view("int64" if flat.shape[0] * size % 8 == 0 else _INTEGERS[size])
+    return flat.view(_INTEGERS[flat.element_size()])

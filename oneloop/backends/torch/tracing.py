@@ -91,7 +91,7 @@ def computing(tensor: torch.Tensor) -> Iterator[None]:
 
 def constant(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     """An array as a tensor on the device of another."""
-    return torch.from_numpy(array).to(like.device)
+    return torch.from_numpy(array).to(like.device, non_blocking=True)
 
 
 def digest(
@@ -236,7 +236,7 @@ def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
     """Two integers that depend on every bit of a tensor, on its device."""
     with computing(tensor):
         flat = piece(tensor)[0].detach().contiguous().reshape(-1)
-        size = flat.element_size()
-        whole = (flat.storage_offset() * size) % 8 == 0 and (flat.numel() * size) % 8 == 0
-        words = flat.view(torch.int64) if whole else flat.view(_INTEGERS[size]).to(torch.int64)
-        return torch.stack(common.fold(words, lambda count: torch.arange(count, device=flat.device)))
+        words = flat.view(_INTEGERS[flat.element_size()])
+        return torch.stack(
+            common.fold(words, lambda part: part.to(torch.int64), lambda count: torch.arange(count, device=flat.device))
+        )

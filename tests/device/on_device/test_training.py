@@ -13,6 +13,8 @@ from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.backends.torch import weights as weights_of_torch
 from oneloop.data.order import Order
 from oneloop.errors import NonFiniteError
+from oneloop.formats import trace_file
+from oneloop.trainer import losses
 from tests.backends.kits.torch_kit import Kit
 from tests.backends.support import rows, same_bytes
 from tests.device.simulated import NAME, at_most
@@ -50,6 +52,24 @@ def test_no_host_sync_in_a_step_that_does_not_log_save_or_evaluate(device, train
     trained(KIT.classifier(dropout=0.1, norm=True), rows(48), callbacks=[counts], **given)
     assert counts.syncs == [[]] * STEPS
     assert counts.waits == [0] + [1] * (STEPS - 1), "for the flag of the step before, with a step queued behind it"
+
+
+@pytest.mark.parametrize("half", [{}, {"bf16": True}], ids=["float32", "bf16"])
+def test_a_recorded_step_is_read_when_it_ends(device, trained, tmp_path, monkeypatch, half):
+    """Nothing is read from the device before the update is queued, and nothing at all in other steps."""
+    monkeypatch.setattr(losses, "EVERY", 1e9)  # on a busy machine
+
+    class UntilTheUpdate(Counts):
+        def on_optimizer_step(self, args, state, control, **kwargs):
+            self.before.append(list(self.device.syncs))
+
+    counts = UntilTheUpdate(device)
+    counts.before = []
+    given = RUN | half | {"trace_steps": "1-2", "gradient_accumulation_steps": 2, "output_dir": tmp_path / "out"}
+    trained(KIT.classifier(dropout=0.1, norm=True), rows(48), callbacks=[counts], **given)
+    assert trace_file.steps_in(tmp_path / "out") == [1, 2]
+    assert counts.before == [[]] * STEPS
+    assert [bool(syncs) for syncs in counts.syncs] == [False, True, True, False, False, False]
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch", "sgd", "rmsprop", "adagrad", "adafactor"])
