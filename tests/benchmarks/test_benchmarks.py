@@ -39,6 +39,13 @@ def test_steps_of_two_source_trees():
 
 
 @pytest.mark.slow
+def test_steps_that_are_recorded_or_verified():
+    pytest.importorskip("transformers")
+    (row,) = table_of("tracing.py").values()
+    assert all(float(seconds) > 0 for seconds in row[0:5:2][:1] + row[1:4:2]) and row[2].endswith("x")
+
+
+@pytest.mark.slow
 def test_a_long_run_leaves_no_files_or_threads_behind():
     first, last = table_of("soak.py").values()
     assert int(last[1]) <= int(first[1]) + 1 and int(last[2]) <= int(first[2]) + 1  # those of a save under way

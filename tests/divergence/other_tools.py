@@ -1,8 +1,9 @@
 """What other tools name of the faults that `oneloop diff` is tested with; see scripts/difftools.
 
 PaDiff compares a model of torch with one of Paddle, and msProbe one of torch with one of MindSpore. Both get the same
-models with the same weights and the same batch as the pairs of `search.py`, and the faults drawn with the same seed.
-`python -m tests.divergence.other_tools padiff --faults 40 --clean 20 --seed 0`.
+models with the same weights and the same batch as the pairs of `search.py`, and the faults drawn with the same seed:
+`python -m tests.divergence.search --pairs torch-paddle --faults 40 --clean 10` and
+`python -m tests.divergence.other_tools padiff --faults 40 --clean 10`.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def batch_of(seed, fault):
 # -- PaDiff
 
 
-def padiff(chosen, folder):
+def padiff(chosen, folder, with_update=True):
     """What it names of each (fault, seed): (module, kind), or None if it finds nothing."""
     sys.path.insert(0, str(folder))  # it writes its reports there
     import paddle
@@ -72,14 +73,14 @@ def padiff(chosen, folder):
             report.unlink()
         with contextlib.redirect_stdout(io.StringIO()) as text:
             try:
-                _run_padiff(padiff, paddle, torch, fault, seed)
+                _run_padiff(padiff, paddle, torch, fault, seed, with_update)
             except Exception as error:
                 named.append((f"{type(error).__name__}: {error}".splitlines()[0], "error"))
         found.append(named[0] if named else _named_in(text.getvalue(), Path(folder)))
     return found
 
 
-def _run_padiff(padiff, paddle, torch, fault, seed):
+def _run_padiff(padiff, paddle, torch, fault, seed, with_update):
     module, layer = model_of("torch", seed, pairs.CLEAN), model_of("paddle", seed, fault)
     options = options_of(fault)
     rate = options.get("learning_rate", 1e-3)
@@ -106,8 +107,9 @@ def _run_padiff(padiff, paddle, torch, fault, seed):
         layer, module,
         ({"input_ids": paddle.to_tensor(other_ids), "labels": paddle.to_tensor(other_labels)},
          {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}),
-        auto_weights=False, options=dict(TOLERANCE), steps=2,
-        loss_fn=(lambda out: out["loss"] * scale, lambda out: out["loss"]), optimizer=(their_step, own_step),
+        auto_weights=False, options=dict(TOLERANCE), steps=1 + with_update,
+        loss_fn=(lambda out: out["loss"] * scale, lambda out: out["loss"]),
+        optimizer=(their_step, own_step) if with_update else None,
     )  # fmt: skip
 
 
@@ -218,9 +220,9 @@ def _first_of(table):
 # -- side by side
 
 
-def others(tool, chosen, folder):
-    if tool == "padiff":
-        return _in_own_process(padiff, chosen, folder)
+def others(options, chosen, folder):
+    if options.tool == "padiff":
+        return _in_own_process(padiff, chosen, folder, not options.without_update)
     for framework in ("torch", "mindspore"):
         _in_own_process(msprobe_dump, framework, chosen, folder)
     return _in_own_process(msprobe_compare, len(chosen), folder)
@@ -237,14 +239,14 @@ def main(argv=None):
     parser.add_argument("--faults", type=int, default=40)
     parser.add_argument("--clean", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--without-update", action="store_true", help="PaDiff compares no weights after the update")
     options = parser.parse_args(argv)
     pair = TOOLS[options.tool]
-    number = list(search.PAIRS).index(pair)
-    seed = options.seed + 1000 * number
-    drawn = faults.draw(options.faults, seed, search.without(pair) | {"lost micro-batch"})
+    seed = options.seed
+    drawn = faults.draw(options.faults, seed, search.without(pair))
     clean = [(pairs.CLEAN, seed + 1 + each) for each in range(options.clean)]
     with tempfile.TemporaryDirectory() as folder:
-        found = others(options.tool, [*((fault, seed) for fault in drawn), *clean], folder)
+        found = others(options, [*((fault, seed) for fault in drawn), *clean], folder)
     both = modules = 0
     for fault, got in zip(drawn, found):
         module, kind = (None, None) if got is None else got

@@ -23,6 +23,7 @@ LAYOUTS = {
     "alone": {},
     "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": BATCH // 2},
     "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
     "dp2": {"per_device_train_batch_size": BATCH // 2},
     "shard2": {"per_device_train_batch_size": BATCH // 2, "sharding": "stage2"},
     "stage1": {"per_device_train_batch_size": BATCH // 2, "sharding": "stage1"},
@@ -148,7 +149,7 @@ def main(folder, name, layout, *words):
 def has_stats(name, layout):
     """Batch norm has the statistics of a micro-batch, so it is left out where a batch is divided; Paddle's running
     variance is another one than torch's."""
-    return layout in ("alone", "bf16", "dropout") and name not in ("paddle", "sequence")
+    return layout in ("alone", "bf16", "fp16", "dropout") and name not in ("paddle", "sequence")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,6 +80,8 @@ def test_a_loss_of_micro_batches_is_wrong_in_the_model_or_after_it(runs, name, m
     assert (found.first.module, found.first.kind) == (module, "activation"), to_text(found)
     found = compare_runs(runs(with_stats=False), runs(layout="accumulated", fault=Fault(name, "")))
     assert (found.first.module, found.first.kind) == (module, "activation"), to_text(found)
+    factor = {"scaled loss": 2, "sum as loss": 4}[name]
+    assert any(f"the loss of B is {factor} times that of A" in hint for hint in found.first.hints), found.first.hints
 
 
 @pytest.mark.parametrize(
@@ -95,11 +99,40 @@ def test_ports_agree_and_a_wrong_one_is_found(runs, framework):
     assert any("blocks.0.mlp.outer.bias is missing in B" in hint for hint in found.first.hints)
 
 
-@pytest.mark.parametrize("layout", ["accumulated", "bf16"])
+@pytest.mark.parametrize("layout", ["accumulated", "bf16", "fp16"])
 def test_other_layouts_and_precisions_agree(runs, layout):
     own = runs(with_stats=False) if layout == "accumulated" else runs()
     found = compare_runs(own, runs(layout=layout))
     assert found.agrees, to_text(found)
+
+
+def test_faults_under_a_loss_scale_are_named(runs):
+    """Gradients are recorded without it."""
+    half = {record.key: record for record in _traces(runs(layout="fp16"))[0].records}
+    assert _traces(runs(layout="fp16"))[0].settings["loss_scale"] > 1
+    for record in _traces(runs())[0].records:
+        if record.kind.endswith("gradient") and record.norm > 1e-3:
+            assert half[record.key].norm == pytest.approx(record.norm, rel=0.05), record.key
+    fault = Fault("doubled gradient", "blocks.1.mlp.outer")
+    found = compare_runs(runs(), runs(layout="fp16", fault=fault))
+    assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
+
+
+def test_another_version_of_the_model_agrees(runs):
+    """The same computations, written in another way."""
+    found = compare_runs(runs(), runs("rewritten"))
+    assert found.agrees and found.agreed["outputs of layers"] > 50, to_text(found)
+    fault = Fault("unscaled scores", "blocks.1.attention")
+    found = compare_runs(runs(), runs("rewritten", fault=fault))
+    assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
+
+
+def test_another_order_of_random_numbers_is_named(runs):
+    fault = Fault("order of dropout", "blocks.1.drop")
+    assert compare_runs(runs(layout="dropout"), runs("rewritten", "dropout")).agrees
+    found = compare_runs(runs(layout="dropout"), runs("rewritten", "dropout", fault))
+    assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
+    assert any(faults.HINTS[fault.name] in hint for hint in found.first.hints), found.first.hints
 
 
 def test_rounding_is_measured_and_not_a_constant(runs):
@@ -280,6 +313,30 @@ def test_two_trainers_in_one_process(tmp_path, framework):
     assert a.args.output_dir == str(tmp_path / "a") and not (tmp_path / "a" / "trace").exists()
     with pytest.raises(ArgumentError, match="same one twice"):
         oneloop.diff(a, a)
+
+
+@pytest.mark.slow
+def test_a_port_to_mindspore_in_one_process(tmp_path):
+    """In an interpreter of its own: MindSpore cannot be imported after Paddle."""
+    if "mindspore" not in names():
+        pytest.skip("MindSpore is not installed")
+    code = """
+import sys, oneloop
+from pathlib import Path
+from tests.backends.support import kit_module
+from tests.divergence.test_diff import _trainer
+kits = [kit_module(name).Kit() for name in ("torch", "mindspore")]
+folder = Path(sys.argv[1])
+a, b = (_trainer(kit, folder / name) for kit, name in zip(kits, "ab"))
+found = oneloop.diff(a, b, steps=2)
+assert found.agrees and found.steps == [0, 1] and found.agreed["outputs of layers"] > 2, found
+other = oneloop.diff(a, _trainer(kits[1], folder / "c", learning_rate=1e-4))
+assert (other.first.module, other.first.kind) == ("(all parameters)", "update"), other
+"""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_other_names_are_listed_and_mapped(runs, tmp_path):

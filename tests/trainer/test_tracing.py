@@ -186,6 +186,32 @@ def test_the_spread_of_a_large_update_is_estimated_from_a_part():
     assert spread_of(update[small], gradient[small], 0.1) == pytest.approx(exact, rel=1e-9)
 
 
+def test_other_steps_have_no_hooks(backend, traced, monkeypatch):
+    """Layers are watched in a recorded step only, and in each of its passes."""
+    tracing, watched, attached = loading.load(backend.name).tracing, [], []
+    watch = tracing.watch
+
+    def counted(*given):
+        remove = watch(*given)
+        attached.append(1)
+        return lambda: (attached.pop(), remove())
+
+    class Seen(TrainerCallback):
+        def on_substep_end(self, args, state, control, **kwargs):
+            watched.append((state.global_step, len(attached)))
+
+        def on_step_end(self, args, state, control, **kwargs):
+            watched.append((state.global_step, len(attached)))
+
+    monkeypatch.setattr(tracing, "watch", counted)
+    options = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "callbacks": [Seen()]}
+    traced(max_steps=3, trace_steps="1", **options)
+    assert watched == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 0), (3, 0)]
+    watched.clear()
+    traced("verified", max_steps=3, trace_steps="", verify_steps=2, **options)
+    assert watched == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 0), (3, 0)]
+
+
 # -- digests
 
 
