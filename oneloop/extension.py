@@ -40,6 +40,10 @@ class Extension:
     def before_train(self) -> None:
         """train() was called; the arguments have been checked."""
 
+    def prepare_trial(self, trial: Any) -> Any:
+        """What train(trial=...) was given, or what model_init receives in its place."""
+        return trial
+
     def new_model(self, model_init: Callable[[], Any]) -> Any:
         """The model of a new run, of a Trainer that has model_init; None: whatever model_init returns."""
         return None
@@ -164,6 +168,11 @@ class Extensions:
     def before_train(self) -> None:
         for each in self.every:
             each.before_train()
+
+    def prepare_trial(self, trial: Any) -> Any:
+        for each in self.every:
+            trial = each.prepare_trial(trial)
+        return trial
 
     def new_model(self, model_init: Callable[[], Any]) -> Any:
         """The model of the first extension that has one, or that of model_init."""

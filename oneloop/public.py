@@ -8,6 +8,7 @@ from .compat.transformers import TransformersNames
 from .extension import register
 from .integrations.hub.methods import HubMethods
 from .integrations.hub.pushing import HubPushes
+from .integrations.search.best import BestTrials
 from .integrations.search.methods import SearchMethods
 from .integrations.search.state import SearchState
 from .integrations.writers.extension import WriterCallbacks
@@ -35,4 +36,4 @@ class Seq2SeqTrainer(trainer.Seq2SeqTrainer[Args_co], Trainer[Args_co]):
 
 
 extensions.install()
-register(HubPushes, SearchState, WriterCallbacks, PlanRequests, ObjectStorage)
+register(HubPushes, SearchState, BestTrials, WriterCallbacks, PlanRequests, ObjectStorage)

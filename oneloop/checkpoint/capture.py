@@ -11,6 +11,7 @@ writes into the staged directory, so its files are committed with the others.
 import errno
 import json
 import logging
+import math
 import mmap
 import os
 import shutil
@@ -106,8 +107,10 @@ def check_free_space(folder: Path, size: int) -> None:
         return
     if not total:  # what file systems report that do not know, such as mounted object stores
         return
-    if free < size * 1.02 + (1 << 20):
-        raise OSError(errno.ENOSPC, f"{size / 2**20:.0f} MB needed, but only {free / 2**20:.0f} MB free", str(folder))
+    needed = size * 1.02 + (1 << 20)
+    if free < needed:  # rounded so that the figures agree with that
+        needed, free = math.ceil(needed / 2**20), math.floor(free / 2**20)
+        raise OSError(errno.ENOSPC, f"{needed} MB needed, but only {free} MB free", str(folder))
 
 
 # -- copies of tensors
@@ -442,6 +445,7 @@ def run_properties(run: SavedRun) -> dict[str, Any]:
             "workers": args.dataloader_num_workers > 0,
         }
         | {name: value if isinstance(value, plain) else str(value) for name, value in others.items()}
+        | run.events.kept_arguments
     )
 
 

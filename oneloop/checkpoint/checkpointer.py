@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import NonFiniteError
 from ..formats.durable import native_errors
 from ..introspect import class_overrides, is_overridden
-from . import sharded, store
+from . import sharded, store, unsaved
 from .capture import (
     PART_METHODS,
     Capture,
@@ -37,6 +37,8 @@ from .saved_run import SavedRun
 from .writer import Ends, SaveWriter
 
 logger = logging.getLogger(__name__)
+
+_GOES_ON = "Training continues. Free some space or repair the disk; the next save tries again."
 
 
 @dataclass
@@ -94,8 +96,11 @@ class Checkpointer:
         self.model_files = ModelFiles(core)
         self.capture = Capture(run, self.model_files)
         self.writes = core.trainer.args.should_save  # this process writes whole checkpoints
-        self.writer = SaveWriter(core.processes, self.writes, core.strategy.is_sharded, run.events.add)
+        self.writer = SaveWriter(
+            core.processes, self.writes, core.strategy.is_sharded, run.events.add, self._consequence
+        )
         self.last_saved: str | None = None
+        self.failed_step: int | None = None  # of a save after which none has succeeded
         self.open_checkpoints: list[OpenCheckpoint] = []
         self._is_saving = False  # the current _save_checkpoint has called oneloop's
         self._override_error: OSError | None = None  # of the current _save_checkpoint, after oneloop's has returned
@@ -121,11 +126,11 @@ class Checkpointer:
             if self.writer.failures == failures:
                 self._override_error = error
                 logger.error(
-                    "_save_checkpoint of %s failed: %s. The files that it adds to the checkpoint may be missing. "
-                    "Training continues, and no older checkpoint is deleted. Free some space or repair the disk; the "
-                    "next save tries again.",
+                    "_save_checkpoint of %s failed: %s. The files that it adds to the checkpoint may be missing, and "
+                    "no older checkpoint is deleted.%s",
                     type(trainer).__name__,
                     error,
+                    "" if self.run.plan.is_over(trainer.state.global_step) else f" {_GOES_ON}",
                 )
         if self.open_checkpoints:
             self.notify_saved()
@@ -360,6 +365,7 @@ class Checkpointer:
     def _on_commit(self, save: Save) -> None:
         """Called when it is complete. on_save follows at once, or when an override has added its files."""
         self.last_saved = save.target
+        self.mark_saved()
         for part in self.run.parts.having("checkpoint_saved"):
             part.checkpoint_saved(save.step, save.path, save.is_scheduled)
         self.trainer.state.best_model_checkpoint = save.state.best_model_checkpoint
@@ -406,10 +412,42 @@ class Checkpointer:
         self.core.extensions.checkpoint_saved(save.state)
 
     def _rollback_best(self, save: Save) -> None:
-        """Called when the best model could not be saved: the previous one is the best that can be loaded."""
+        """Called when a save has failed: if it was that of the best model, the previous one is the best that can be
+        loaded."""
         state = self.trainer.state
+        self.failed_step = save.step
         if state.best_global_step == save.step:
             state.best_metric, state.best_global_step = save.best_before
+
+    def _consequence(self, name: str) -> str:
+        """What follows from a failed save, for its message; called in the thread that writes."""
+        kept = f"{Path(self.last_saved).name} is unaffected. " if self.last_saved else ""
+        return kept + ("It was the last save." if self.run.plan.is_over(int(name.rpartition("-")[2])) else _GOES_ON)
+
+    # -- a run whose last save has failed
+
+    def report_unsaved(self) -> None:
+        """At the end of a run: if its last save has failed, the model is in memory alone."""
+        if self.failed_step is None or not self.writes:
+            return
+        last = f"those after {Path(self.last_saved).name}" if self.last_saved else "all of them"
+        logger.error(
+            "The last save has failed: of the %d steps of this run, %s are on no disk. The trained model is in memory: "
+            "trainer.save_model(DIR) saves it, on another disk if need be. Otherwise the exit status of this process "
+            "will be %d.",
+            self.trainer.state.global_step,
+            last,
+            unsaved.STATUS,
+        )
+        unsaved.add(self.trainer)
+
+    def mark_saved(self, folder: Any = None) -> None:
+        """The model has been saved, in a checkpoint or in a directory."""
+        if self.failed_step is not None and not self.trainer.is_in_train and folder is not None:
+            self.run.events.add("model_saved", to=str(folder))
+        if folder is None or not self.trainer.is_in_train:
+            self.failed_step = None
+            unsaved.remove(self.trainer)
 
     def rotate(self) -> None:
         """Delete what the last checkpoint supersedes."""

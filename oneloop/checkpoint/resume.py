@@ -450,6 +450,7 @@ def _warn_about_changes(run: SavedRun, before: dict[str, Any]) -> None:
         for key in before
         if key in now and before[key] != now[key] and key not in elastic
     }
+    run.events.keep_arguments({key: (before[key], now[key]) for key in changed if key in _STORED})
     if stored := [text for key, text in changed.items() if key in _STORED]:
         logger.warning(
             "These arguments differ from those of the run that wrote the checkpoint, whose values are used: %s.",

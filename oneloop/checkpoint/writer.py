@@ -52,7 +52,7 @@ class SaveWriter:
     another reason than the disk or the model's values is raised at the next use.
 
     `writes` tells whether this process writes whole checkpoints, `is_sharded` whether all of them write their shards,
-    `record` adds an event to the record of the run.
+    `record` adds an event to the record of the run, and `consequence` says what follows when a save has failed.
     """
 
     def __init__(
@@ -61,12 +61,14 @@ class SaveWriter:
         writes: bool,
         is_sharded: bool,
         record: Callable[..., None] = lambda event, **facts: None,
+        consequence: Callable[[str], str] = lambda name: "Training continues.",
     ) -> None:
         self.processes = processes
         self.waiting = Waiting()
         self.waits = 0  # saves that had to wait for the previous one
         self.failures = 0  # saves that failed because of the disk
         self._writes, self._is_sharded, self._record = writes, is_sharded, record
+        self._consequence = consequence
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
@@ -147,16 +149,11 @@ class SaveWriter:
         name = os.path.basename(what)
         if not isinstance(error, OSError):
             self._record("save_failed", what=name, error=str(error))
-            logger.error("%s was NOT saved: %s. The previous checkpoint is unaffected.", what, error)
+            logger.error("%s was NOT saved: %s. %s", what, error, self._consequence(name))
             return f"{name}: {error}"
         self.failures += 1
         self._record("save_failed", what=name, error=error.strerror or type(error).__name__)
-        logger.error(
-            "%s was NOT saved: %s. Training continues, and the previous checkpoint is unaffected. Free some space or "
-            "repair the disk; the next save tries again.",
-            what,
-            error,
-        )
+        logger.error("%s was NOT saved: %s. %s", what, error, self._consequence(name))
         return False
 
     # -- their ends, in the main thread

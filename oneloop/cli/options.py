@@ -68,6 +68,7 @@ def _add_reports(commands: Any) -> None:
     report.add_argument(
         "--verify", action="store_true", help="verify the checksums of the checkpoints, not only their sizes"
     )
+    report.add_argument("--csv", metavar="FILE", help="also write every logged value as CSV, a row for each step")
     report.set_defaults(failure=1)
     compare = commands.add_parser("compare", help="compare several runs on one page")
     compare.add_argument("directories", metavar="DIR", nargs="+", help="runs, or directories that contain runs")
@@ -75,6 +76,7 @@ def _add_reports(commands: Any) -> None:
         "--output", "-o", default="compare.html", metavar="FILE", help="default: compare.html in the current directory"
     )
     compare.add_argument("--title", help="title of the page")
+    compare.add_argument("--csv", metavar="FILE", help="also write the table of the runs as CSV")
     compare.set_defaults(failure=1)
     watch = commands.add_parser("watch", help="serve the page of a run on this machine during training")
     watch.add_argument(

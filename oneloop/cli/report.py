@@ -7,7 +7,7 @@ from pathlib import Path
 from ..errors import MissingPackageError
 from ..formats import urls
 from ..formats.terminal import printable
-from ..report import write_page, write_picture
+from ..report import write_csv, write_page, write_picture
 from ..storage import view
 from ..storage.remote import RemoteDirectory
 
@@ -22,6 +22,8 @@ def command(options: argparse.Namespace) -> int:
             print(printable(f"oneloop report: {error}"), file=sys.stderr)
         for path in (*written, html):
             print(printable(_uploaded(path, options.directory) if urls.is_url(options.directory) else str(path)))
+        if options.csv:
+            print(printable(str(write_csv(folder, options.csv))))
     return 0
 
 

@@ -7,10 +7,21 @@ from typing import Any
 from ..errors import DataError
 from ..secrets import clean
 from . import comparison, page, page_data, picture, summary
+from .csv_files import curves_as_csv
 from .history import LoggedRun
 from .log_reader import Directory
 
-__all__ = ["LoggedRun", "write_comparison", "write_page", "write_picture", "write_report"]
+__all__ = [
+    "LoggedRun",
+    "write_comparison",
+    "write_comparison_csv",
+    "write_csv",
+    "write_page",
+    "write_picture",
+    "write_report",
+]
+
+ROWS = 1_000_000  # points of one metric in a CSV file; beyond it curves are downsampled
 
 
 def write_report(
@@ -62,6 +73,20 @@ def write_page(
     return _write(folder / "report.html", page.html(data))
 
 
+def write_csv(output_dir: str | Path, path: str | Path) -> Path:
+    """Write every value that a run logged as CSV, with a row for each step."""
+    directory = Directory(Path(output_dir))
+    directory.read_new()
+    if not directory.is_run:
+        LoggedRun.read(Path(output_dir))  # raises an error that says what was expected
+    return _write(Path(path), curves_as_csv(directory, ROWS))
+
+
+def write_comparison_csv(folders: Sequence[str | Path], path: str | Path) -> Path:
+    """Write the table of the runs in these directories as CSV: arguments that differ, and last and best values."""
+    return _write(Path(path), comparison.table(comparison.find(folders)))
+
+
 def write_comparison(folders: Sequence[str | Path], path: str | Path, title: str | None = None) -> Path:
     """Write one page that compares the runs in these directories."""
     return _write(Path(path), page.html(comparison.page(comparison.find(folders), title)))
@@ -85,7 +110,7 @@ def _write(path: Path, text: str) -> Path:
     """Write the file atomically: the previous one may be open in a browser."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", newline="")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

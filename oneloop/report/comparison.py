@@ -1,6 +1,6 @@
 """Several runs on one page: their curves in the same charts, their final status, and how their arguments differ."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from os import cpu_count
@@ -14,6 +14,7 @@ from ..arguments.evaluation import higher_is_better
 from ..callbacks.json_log import NAME as LOG
 from ..errors import DataError
 from . import page_data, summary
+from .csv_files import csv_head, csv_row, csv_text
 from .downsample import downsample
 from .history import TIMES
 from .log_reader import Directory, find_runs
@@ -51,8 +52,16 @@ def assemble(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Build the page from the data of each run."""
     shared = common(runs)
     limit, names = limit_of(runs), shared["differing"]
-    packed = [table_row(run, names) | packed_points(run["curves"], run["clock"], limit) for run in runs]
+    rows = table_rows(runs, names)
+    packed = [row | packed_points(run["curves"], run["clock"], limit) for row, run in zip(rows, runs)]
     return {"kind": "compare", "runs": packed} | shared
+
+
+def table(folders: Sequence[Path]) -> str:
+    """The table of the runs as CSV."""
+    runs = _read_all(folders)
+    shared = common(runs)
+    return csv_text([shared["csv"], *(row["csv"] for row in table_rows(runs, shared["differing"]))])
 
 
 def limit_of(runs: list[dict[str, Any]], count: int | None = None) -> int:
@@ -71,15 +80,22 @@ def common(runs: list[dict[str, Any]]) -> dict[str, Any]:
             title = page_data.title_of(key) if shared else chart["title"]
             single = page_data.one_chart(title, {key: key}, every, chart["zero"])
             charts.append(single | {"unit": chart["unit"]})
-    metrics = [key for key in every if key.startswith("eval_") and not key.endswith(TIMES)]
-    metrics = ["loss"] * ("loss" in every) + metrics
+    metrics = metric_names([every])
+    names = differing([run["arguments"] for run in runs])
     return {
         "charts": charts,
-        "differing": differing([run["arguments"] for run in runs]),
+        "differing": names,
+        "csv": csv_head(names, metrics),
         "metrics": [[key, higher_is_better(key)] for key in metrics],
         "written": summary.moment(summary.now()),
         "partly": sum(not run["whole"] for run in runs),
     }
+
+
+def metric_names(runs: Iterable[page_data.Ranges]) -> list[str]:
+    """The metrics in the table: the training loss and those of evaluations."""
+    every = dict.fromkeys(key for ranges in runs for key in ranges)
+    return ["loss"] * ("loss" in every) + [k for k in every if k.startswith("eval_") and not k.endswith(TIMES)]
 
 
 def differing(runs: list[dict[str, str]]) -> list[str]:
@@ -107,7 +123,10 @@ def run_data(directory: Directory, name: str) -> dict[str, Any]:
         "name": name,
         "ranges": {key: values for key, values in directory.ranges().items() if page_data.is_curve(key)},
         "arguments": {
-            key: summary.text(value) for key, value in summary.arguments_of(directory.folder, directory).items()
+            key: summary.text(value)
+            for key, value in (
+                summary.hyperparameters(directory) | summary.arguments_of(directory.folder, directory)
+            ).items()
         },
         "status": summary.status(directory, summary.now()),
         "step": directory.reached(),
@@ -123,20 +142,35 @@ def curves(directory: Directory, limit: int) -> dict[str, tuple[np.ndarray, np.n
     return {key: points for key, points in directory.curves(limit).items() if page_data.is_curve(key)}
 
 
-def table_row(run: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """A run's row in the table of the page."""
-    values = [run["arguments"].get(name, ABSENT) for name in names]
+def table_rows(
+    runs: list[dict[str, Any]], names: list[str], chosen: Sequence[int] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of the table of the page: of all runs, or of those chosen."""
+    exact = [[run["arguments"].get(name, ABSENT) for run in runs] for name in names]
+    shown = [summary.short(column) for column in exact]
+    metrics = metric_names(run["ranges"] for run in runs)
+    return [
+        _table_row(runs[i], names, [column[i] for column in shown], [column[i] for column in exact], metrics)
+        for i in (range(len(runs)) if chosen is None else chosen)
+    ]
+
+
+def _table_row(
+    run: dict[str, Any], names: list[str], values: list[str], exact: list[str], metrics: list[str]
+) -> dict[str, Any]:
     return {
         "name": run["name"],
         "label": ", ".join(f"{name} {value}" for name, value in zip(names[:4], values)) or run["name"],
         "status": run["status"],
         "step": run["step"],
         "values": values,
+        "csv": csv_row(run, exact, metrics),
         "metrics": {
             key: [
                 summary.figure(value),
                 summary.figure(best[0]) if (best := run["best"].get(key)) else "",
                 best and best[1],
+                best and best[0],
             ]
             for key, value in run["last"].items()
             if key == "loss" or (key.startswith("eval_") and not key.endswith(TIMES))

@@ -18,6 +18,7 @@ from .downsample import Series, downsample
 from .history import STATE_FILE, LoggedRun
 from .json_lines import Tail
 
+FINER = ("loss", "learning_rate", "grad_norm", "samples_per_second", "tokens_per_second")  # in curve.jsonl
 NOT_CURVES = {"run", "step", "time", "epoch"}
 RECENT = 5000  # entries that a page may be behind and still receive only the new ones
 STARTS = ("started", "resumed")
@@ -34,34 +35,34 @@ class Points:
         self._limit = limit
         self.series: dict[str, Series] = {}
         self.clock = Series(limit)  # the time at each step
-        self.finer: Series | None = None  # training loss at more steps than were logged
+        self.finer: dict[str, Series] = {}  # of curve.jsonl: figures of training at more steps than were logged
         self.entries = 0
         self.recent: deque[dict[str, Any]] = deque(maxlen=recent)
 
     def add_finer(self, entries: list[dict[str, Any]]) -> None:
         """Add lines of curve.jsonl."""
-        wanted: tuple[str, ...] = ("step", "loss", "time")
+        wanted: tuple[str, ...] = ("step", *FINER, "time")
         kept = [{key: entry[key] for key in wanted if key in entry} for entry in entries]
         kept = [entry for entry in kept if _is_finite(entry.get("step")) and number(entry.get("loss")) is not None]
+        for key in FINER:
+            steps, values = _column(kept, key)
+            if len(steps):
+                self.finer.setdefault(key, Series(self._limit)).extend(steps, values)
         if kept:
-            self.finer = self.finer or Series(self._limit)
-            self.finer.extend(*_column(kept, "loss"))
             self._add_times(kept)
 
     @property
     def metrics(self) -> dict[str, Series]:
-        """What was logged; before the first log, the training loss of the curve."""
-        if self.finer is None or "loss" in self.series:
-            return self.series
-        return {"loss": self.finer} | self.series
+        """What was logged; before the first log, the figures of the curve."""
+        return {key: series for key, series in self.finer.items() if key not in self.series} | self.series
 
     def curve(self, key: str, limit: int, upto: float | None = None) -> Curve:
-        """(steps, values). The training loss has the finer points, and what was logged before and after them."""
+        """(steps, values). Those of the curve have its points, and what was logged before and after them."""
         series = self.metrics[key]
         steps, values = series.points(limit, upto)
-        if key != "loss" or self.finer is None or self.finer is series:
+        if self.finer.get(key, series) is series:
             return steps, values
-        finer = self.finer.points(limit, upto)
+        finer = self.finer[key].points(limit, upto)
         if not len(finer[0]):
             return steps, values
         before, after = steps < finer[0][0], steps > finer[0][-1]
@@ -144,7 +145,7 @@ class Directory:
             if self._curve.generation != lines:
                 lines = self._curve.generation
                 for points in self.runs.values():
-                    points.finer = None
+                    points.finer = {}
             for run, own in itertools.groupby(entries, key=lambda entry: str(entry.get("run", ""))):
                 self.run_id = self.run_id or run
                 self.runs.setdefault(run, Points(*self._kept)).add_finer(list(own))
@@ -248,9 +249,8 @@ class Directory:
     def compact(self) -> None:
         """Drop points that will not be shown."""
         for points in self.runs.values():
-            for series in (points.clock, points.finer, *points.series.values()):
-                if series is not None:
-                    series.compact()
+            for series in (points.clock, *points.finer.values(), *points.series.values()):
+                series.compact()
 
     def clock(self, limit: int = 512) -> tuple[np.ndarray, np.ndarray]:
         """(steps, seconds of training up to them); pauses between the end of a run and its resume do not count."""
@@ -275,7 +275,7 @@ class Directory:
 
     def reached(self) -> float:
         """The last known step."""
-        steps = [series.reached for series in (*self.points.metrics.values(), self.points.finer) if series is not None]
+        steps = [series.reached for series in (*self.points.metrics.values(), *self.points.finer.values())]
         steps += [_at(e) for e in self.own_events()[-1:]]
         return max(steps, default=0.0)
 

@@ -58,13 +58,21 @@ def run_facts(directory: Directory, checkpoints: list[dict[str, Any]]) -> dict[s
         "charts": charts(directory.ranges()),
         "summary": summary.summary(directory, now),
         "figures": summary.figures(directory),
-        "arguments": summary.changed(summary.arguments_of(directory.folder, directory)),
+        "best": summary.best_points(directory),
+        "arguments": _arguments(directory),
         "environment": summary.environment(directory),
         "checkpoints": checkpoints,
         "events": summary.events(directory),
         "written": summary.moment(now),
         "partly": not directory.is_complete,
     }
+
+
+def _arguments(directory: Directory) -> list[list[str]]:
+    """[name, value, default]: first what the script or a search has of its own."""
+    given = summary.arguments_of(directory.folder, directory)
+    own = {name: value for name, value in summary.hyperparameters(directory).items() if name not in given}
+    return [[name, *summary.short([summary.text(value)]), ""] for name, value in own.items()] + summary.changed(given)
 
 
 def packed(directory: Directory, name: str, limit: int) -> dict[str, Any]:

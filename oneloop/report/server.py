@@ -114,10 +114,11 @@ class Watched:
         run_data = list(self._rows.values())
         limit = comparison.limit_of(run_data, len(self._runs.directories))
         runs = []
-        for i, directory in self._runs.ready():
-            if self._changed[i] <= since:
-                continue
-            fresh = comparison.table_row(self._rows[i], names) | {"id": i, "link": f"run/{i}"}
+        changed = [(i, directory) for i, directory in self._runs.ready() if self._changed[i] > since]
+        places = {i: place for place, i in enumerate(self._rows)}
+        rows = comparison.table_rows(run_data, names, [places[i] for i, _ in changed])
+        for (i, directory), row in zip(changed, rows):
+            fresh = row | {"id": i, "link": f"run/{i}"}
             added = self._added(directory, known.get(i), limit)
             if added is None:
                 points = comparison.curves(directory, limit)
@@ -131,7 +132,7 @@ class Watched:
         if len(self._names) != len(self._runs.directories):
             self._names = page_data.names_of([directory.folder for directory in self._runs.directories])
         self._version += 1
-        now, before = summary.now(), self._common["differing"]
+        now, before = summary.now(), self._common["csv"]
         changed = False
         for i, directory in self._runs.ready():
             read = (directory.generation, directory.points.entries, len(directory.events))
@@ -141,7 +142,7 @@ class Watched:
                 self._changed[i], changed = self._version, True
         if changed:
             self._common = comparison.common([self._rows[i] for i in sorted(self._rows)])
-        if self._common["differing"] != before:  # then every row has different columns
+        if self._common["csv"] != before:  # then every row has different columns
             self._changed = dict.fromkeys(self._changed, self._version)
 
     def _added(self, directory: Directory, known: tuple[int, int] | None, limit: int) -> dict[str, Any] | None:
@@ -153,7 +154,7 @@ class Watched:
             return None
         entries = list(points.recent)[len(points.recent) - missing :]
         added: dict[str, list[list[float | None]]] = {}
-        replaced = {"loss"} if entries and points.finer is not None else set()
+        replaced = set(points.finer) if entries else set()
         for entry in entries:
             for key in entry:
                 value = number(entry[key])

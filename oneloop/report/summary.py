@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,22 @@ def changed(given: dict[str, Any]) -> list[list[str]]:
     """[name, value, default] of the arguments that differ from the defaults."""
     usual = TrainingArguments(output_dir=".").to_dict()
     return [
-        [name, text(value), text(usual.get(name)) if name in usual else ""]
+        [name, *short([text(value), text(usual.get(name)) if name in usual else ""])]
         for name, value in given.items()
         if value is not None and name not in PLACES and usual.get(name) != value
     ]
+
+
+def hyperparameters(directory: Directory) -> dict[str, Any]:
+    """Values of a search that are not arguments, such as those that model_init draws, and of the script's own events
+    `hyperparameters`."""
+    found: dict[str, Any] = {}
+    for event in directory.own_events():
+        if event["event"] in STARTS and isinstance(event.get("hyperparameters"), dict):
+            found |= event["hyperparameters"]
+        elif event["event"] == "hyperparameters":
+            found |= {key: value for key, value in event.items() if key not in ("run", "time", "step", "event")}
+    return clean(found)
 
 
 def _modified(path: Path) -> float:
@@ -57,6 +70,25 @@ def text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
+def short(values: Sequence[str]) -> list[str]:
+    """Numbers with six digits, or as many more as tell apart those that differ."""
+    for digits in (6, 9, 12):
+        found = [_rounded(value, digits) for value in values]
+        if len(set(found)) == len(set(values)):
+            return found
+    return list(values)
+
+
+def _rounded(value: str, digits: int) -> str:
+    try:
+        number_of = float(value)
+    except ValueError:
+        return value
+    is_fraction = number_of - number_of == 0 and any(sign in value for sign in ".eE")
+    rounded = f"{number_of:.{digits}g}"
+    return rounded if is_fraction and len(rounded) < len(value) else value
+
+
 # -- state
 
 
@@ -68,7 +100,14 @@ def status(directory: Directory, now: float) -> str:
         return "unknown"
     if last["event"] in STARTS:
         return "running" if now - _last_written(directory) < QUIET_AFTER else "silent"
+    if last["event"] == "ended" and last.get("unsaved") and not _saved_since(events, last):
+        return "not saved"
     return {"ended": "stopped early" if last.get("stopped") else "finished"}.get(last["event"], last["event"])
+
+
+def _saved_since(events: list[dict[str, Any]], end: dict[str, Any]) -> bool:
+    """Whether the model was saved after the end of the run."""
+    return any(event["event"] == "model_saved" for event in events[events.index(end) :])
 
 
 def summary(directory: Directory, now: float) -> list[list[str]]:
@@ -78,6 +117,7 @@ def summary(directory: Directory, now: float) -> list[list[str]]:
     notes = {
         "silent": f"no log line for {duration(now - _last_written(directory))}: killed, or in a long step",
         "unknown": "the run has no run.jsonl",
+        "not saved": "the last save failed: the last steps are on no disk",
     }
     found.append(["state", state, notes.get(state, "")])
     step, most = directory.reached(), number(start.get("max_steps"))
@@ -120,6 +160,16 @@ def figures(directory: Directory) -> list[list[str]]:
             best = None
         rows.append([key, figure(series.last), figure(best[0]) if best else "", f"{best[1]:,.0f}" if best else ""])
     return rows
+
+
+def best_points(directory: Directory) -> dict[str, list[float]]:
+    """[step, value] of the best evaluation by each metric, unless all were equal."""
+    found = {}
+    for key, series in directory.points.metrics.items():
+        best = series.highest if higher_is_better(key) else series.lowest
+        if key.startswith("eval_") and not key.endswith(TIMES) and best and series.lowest[:1] != series.highest[:1]:
+            found[key] = [best[1], best[0]]
+    return found
 
 
 def environment(directory: Directory) -> list[list[str]]:
@@ -210,9 +260,15 @@ def _describe(kind: str, event: dict[str, Any]) -> tuple[str, str]:
         words += f", saved with {get('crossed_from')}" if get("crossed_from") else ""
         over = get("passed_over")
         words += f"; skipped {', '.join(map(str, over))}" if isinstance(over, list) and over else ""
+        unused, used = get("not_used"), get("arguments")
+        if isinstance(unused, dict) and isinstance(used, dict):
+            pairs = [(name, *short([text(used.get(name)), text(given)])) for name, given in unused.items()]
+            words += "".join(f"; {name} stays {stays} ({given} was given)" for name, stays, given in pairs)
         return ("branched off" if get("parent") else "resumed"), words
     if kind == "ended":
-        return ("stopped early" if get("stopped") else "finished"), ""
+        return ("stopped early" if get("stopped") else "finished"), "the last save failed" if get("unsaved") else ""
+    if kind == "model_saved":
+        return "model saved", f"in {get('to', 'a directory')}"
     if kind == "preempted":
         saved = f"saved to {get('saved')}" if get("saved") else "not saved"
         return "preempted", f"{get('signal', 'a signal')}; {saved}"

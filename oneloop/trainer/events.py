@@ -32,6 +32,7 @@ class RunEvents:
         self.parent_id: str | None = None  # the run from which this one was branched
         self.skipped_checkpoints: list[str] = []  # checkpoints that were incomplete or corrupt when the run was resumed
         self._log = Record()
+        self._kept: dict[str, tuple[Any, Any]] = {}  # arguments whose stored values are used, and what was given
         self._is_open = False  # the start of this train() has been recorded, but not its end
         self._reported: set[Any] = set()
 
@@ -54,6 +55,14 @@ class RunEvents:
     def branched_off(self, parent_id: str | None) -> None:
         self.parent_id = parent_id
 
+    def keep_arguments(self, kept: dict[str, tuple[Any, Any]]) -> None:
+        """The checkpoint's values of these arguments are used; each with the value that was given."""
+        self._kept = kept
+
+    @property
+    def kept_arguments(self) -> dict[str, Any]:
+        return {name: used for name, (used, _) in self._kept.items()}
+
     def start(self, checkpoint: Path | None) -> None:
         """Record the machine, the packages and the devices of this part of the run."""
         self._is_open = True
@@ -64,6 +73,8 @@ class RunEvents:
         plan, origin = run.plan, {}
         if checkpoint is not None:
             origin = {"from": checkpoint.name, "parent": self.parent_id, "passed_over": self.skipped_checkpoints}
+            given = {name: given for name, (_, given) in self._kept.items()}
+            origin["not_used"] = secrets.public(given)
         self.add(
             "started" if checkpoint is None else "resumed",
             **{key: value for key, value in origin.items() if value},
@@ -80,7 +91,8 @@ class RunEvents:
             samples=plan.samples,
             samples_per_step=plan.samples_per_step,
             max_steps=plan.max_steps,
-            arguments=secrets.public(trainer.args.to_dict()),
+            arguments=secrets.public(trainer.args.to_dict() | self.kept_arguments),
+            **({"hyperparameters": secrets.public(dict(params))} if (params := trainer.state.trial_params) else {}),
         )
 
     def output_lost(self, stream: str) -> None:
@@ -102,7 +114,9 @@ class RunEvents:
         received = run.sync.signals.received if run.sync.signals is not None else None
         if error is None:
             stopped = not run.plan.is_over(self.trainer.state.global_step)
-            self.add("ended", **({"stopped": True} if stopped else {}))
+            failed = run.checkpointer.failed_step
+            facts: dict[str, Any] = {"stopped": True} if stopped else {}
+            self.add("ended", **facts, **({} if failed is None else {"unsaved": failed}))
         elif isinstance(error, RestartRequested):
             self.add(error.event, **error.facts)
         elif isinstance(error, Preempted) or (isinstance(error, KeyboardInterrupt) and received):

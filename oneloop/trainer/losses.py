@@ -1,9 +1,9 @@
 """The losses of a run: their averages, and curve.jsonl in the output directory.
 
-The curve is the training loss at more steps than are logged, for the page and the picture. With the default
-logging_steps=500 a short run logs one or two losses. The losses of all steps are read from the device at each log
-anyway, so their means over a few steps are written as well, to a file of their own: the log history, callbacks and
-writers do not see them.
+The curve is the training loss at more steps than are logged, for the page and the picture, with the learning rate, the
+gradient norm and the speed. With the default logging_steps=500 a short run logs one or two losses. The losses of all
+steps are read from the device at each log anyway, so their means over a few steps are written as well, to a file of
+their own: the log history, callbacks and writers do not see them.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import numpy as np
 from ..formats import reading, schema
 from ..formats.durable import append_line
 from ..formats.schema import hex_number, integer, record
+from .curve_figures import StepFigures
 from .part import Part, RunContext
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class LossCurve(Part):
         self._skip_nonfinite = skips_nonfinite(context.args)
         self._step = 0  # the last step whose loss has been added
         self._losses: list[float] = []  # of the point that is not complete
+        self.figures = StepFigures(context)
         self.due = math.inf  # when losses should be read, even without a log
         self._failed = False
 
@@ -57,6 +59,11 @@ class LossCurve(Part):
             self._drop_later_lines(path, self.context.run_id, step)
         if is_finer_than_log(self.context, step):
             self.is_on, self.due = True, time.monotonic() + EVERY
+            self.figures.begin()
+
+    def end_update(self, step: int, loss: Any) -> None:
+        if self.is_on:
+            self.figures.end_step(step, step % span(self.context.plan.max_steps, step) == 0)
 
     def extend(self, losses: Iterable[float]) -> None:
         """Add the losses of the steps that follow the last one, and write the points that are complete."""
@@ -83,15 +90,17 @@ class LossCurve(Part):
 
     def _point(self) -> dict[str, Any]:
         losses, self._losses = self._losses, []
+        figures = self.figures.of_point(self._step, len(losses))
         if self._skip_nonfinite:
             losses = [loss for loss in losses if math.isfinite(loss)]
         mean = math.fsum(losses) / len(losses) if losses and all(map(math.isfinite, losses)) else math.nan
-        return {"step": self._step, "loss": float(f"{mean:.7g}") if math.isfinite(mean) else "nan"}
+        return {"step": self._step, "loss": float(f"{mean:.7g}") if math.isfinite(mean) else "nan"} | figures
 
     def _write(self, points: list[dict[str, Any]]) -> None:
         self.due = time.monotonic() + EVERY
         if not self.is_on or not points:
             return
+        self.figures.read_norms(points)
         points[-1]["time"] = round(time.time(), 3)  # earlier ones were not written when they were computed
         path = self.context.output_dir / NAME
         lines = [json.dumps({"run": self.context.run_id, **point}).encode() for point in points]

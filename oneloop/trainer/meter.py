@@ -48,6 +48,7 @@ class Meter(Part):
         self._work_logged = (0, 0.0, 0)  # tokens, operations and tokens without padding at that time
         self._waited = 0.0  # seconds since then in which training waited for data
         self._peak: Any = _UNKNOWN  # operations per second of the device
+        self.losses.curve.figures.count_tokens_by(lambda: self.tokens)
 
     def model_ready(self) -> None:
         self._main_input_name = self.context.model_info.main_input_name
@@ -169,6 +170,7 @@ class Meter(Part):
     def exclude_time(self, seconds: float) -> None:
         """Exclude time spent on evaluation from the training speed."""
         self._logged = (self._logged[0] + seconds, self._logged[1])
+        self.losses.curve.figures.exclude_time(seconds)
 
     def since_log(self, step: int) -> tuple[float, int]:
         """Seconds and steps since the last log; the next one counts from here."""

@@ -97,6 +97,11 @@ class RunContext:
         return self._run.core.engine
 
     @property
+    def learning_rate(self) -> float:
+        """That of the last update."""
+        return self._run.update.last_rate
+
+    @property
     def run_id(self) -> str:
         return self._run.id
 

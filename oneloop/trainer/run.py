@@ -3,6 +3,7 @@ trainer/__init__.py."""
 
 import contextlib
 import logging
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -392,6 +393,9 @@ class Run:
         )
         if self.core.mesh.is_main:
             tell(trainer.args, logger, f"{text}.")
+            if trainer.args.should_save:
+                place = shlex.quote(str(trainer.args.output_url or self.directory.display_path))
+                tell(trainer.args, logger, f"Its page: oneloop watch {place}, and at the end oneloop report {place}.")
             if checkpoint is not None and self.is_over:
                 tell(trainer.args, logger, "The run was finished there: nothing is left to train.")
             computes = trainer.compute_metrics is not None
@@ -425,6 +429,7 @@ class Run:
         core.memory.stop("train", core.backend, args.device, metrics)
         metrics.update(core.memory.of_init)
         trainer.log(metrics)
+        self.checkpointer.report_unsaved()
         self.events.end()
         with self.checkpointer.model_files.saving_for_callbacks():
             self.call("on_train_end")

@@ -21,7 +21,7 @@ from ..data.order import NoBatch
 from ..data.samplers import IndexSampler
 from ..errors import ArgumentError, DataError, ModelError, OneloopError, shorten
 from ..introspect import accepts, takes_trial
-from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
+from ..outputs import BestRun, EvalLoopOutput, PredictionOutput, TrainOutput
 from ..protocols import (
     Batch,
     Callback,
@@ -251,7 +251,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
     def train(
         self,
         resume_from_checkpoint: str | bool | PathLike | None = None,
-        trial: Trial | None = None,
+        trial: Trial | BestRun | None = None,
         ignore_keys_for_eval: list[str] | None = None,
         **kwargs: str | bool | PathLike | None,
     ) -> TrainOutput:
@@ -260,7 +260,8 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         Args:
             resume_from_checkpoint: The directory of a checkpoint, or True for the newest complete one in output_dir. By
                 default args.resume_from_checkpoint.
-            trial: The trial of a hyperparameter search.
+            trial: The trial of a hyperparameter search, which model_init receives. What hyperparameter_search returned
+                sets the arguments of that trial too.
             ignore_keys_for_eval: Keys of the model's outputs that evaluations during training ignore.
             kwargs: model_path, the former name of resume_from_checkpoint.
 
@@ -274,6 +275,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
         core = self._oneloop
+        trial = core.extensions.prepare_trial(trial)
         self.args.validate()
         setup.bind(self.args, core.backend)
         if self.model_init is None:
@@ -779,6 +781,7 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         ):
             if self.args.should_save:
                 self._save(str(folder or checkpointer.directory.display_path))
+        checkpointer.mark_saved(output_dir or checkpointer.directory.display_path)
         if not _internal_call:
             self._oneloop.extensions.model_saved()
 

@@ -370,6 +370,7 @@ class Update(Part):
             after(engine.is_bad)
         run.call("on_optimizer_step")
         run.call("on_optimizer_end", scaler=scaler)
+        self.last_rate = trainer._get_learning_rate()
         for end in hooks.end_update:
             end(step, loss)
         if bad is not None:
@@ -385,7 +386,6 @@ class Update(Part):
 
     def _step_schedule(self) -> None:
         trainer = self.trainer
-        self.last_rate = trainer._get_learning_rate()
         if not self.run.step_end.steps_by_metric:
             trainer.lr_scheduler.step()
 
@@ -395,6 +395,7 @@ class Update(Part):
         hooks, step = self.run.hooks, self.trainer.state.global_step + 1
         for hook in hooks.skip_step:
             hook(step)
+        self.last_rate = self.trainer._get_learning_rate()
         self._step_schedule()
         for hook in hooks.end_step:
             hook(step)

@@ -281,6 +281,120 @@ def test_many_long_runs_go_through_a_grid_that_keeps_their_peaks(see, tmp_path):
     assert data[0] == 27000 and 50.0 in data[1] and len(data[1]) > 40
 
 
+def several(folder, **losses):
+    """A page of runs with these losses, one a step."""
+    for name, values in losses.items():
+        entries = [
+            {"run": name, "step": i + 1, "loss": value, "learning_rate": value} for i, value in enumerate(values)
+        ]
+        write_lines(folder / name / "log.jsonl", entries)
+    return write_comparison([folder], folder / "all.html")
+
+
+def axis(sight, title="loss"):
+    scale = "oneloopPage.charts.find(c => c.spec.title === t).plot.scales.y"
+    return sight.page.evaluate(f"t => {{ const {{ min, max }} = {scale}; return [min, max] }}", title)
+
+
+NEAR = {"one": [3.0, 2.0, 1.0], "two": [2.9, 1.8, 1.1]}
+
+
+def test_a_diverged_run_does_not_flatten_the_others(see, tmp_path):
+    sight = see(several(tmp_path, **NEAR, lost=[3.0, 400.0, 9000.0]))
+    sight.drawn()
+    low, high = axis(sight)
+    assert 0 < low < 1.0 and 3.0 < high < 4.0
+    note = sight.page.locator('[data-chart="loss"] .beyond')
+    assert note.inner_text().startswith("lost goes beyond the axis, to 9,000.")
+    low, high = axis(sight, "learning rate")
+    assert high > 9000, "what was chosen is no divergence"
+    note.get_by_role("button", name="Show all of it").click()
+    assert axis(sight)[1] > 9000
+    note.get_by_role("button", name="Leave out what is far away").click()
+    sight.until("oneloopPage.charts[0].plot.scales.y.max < 4")
+    sight.page.get_by_label("Show lost").uncheck()
+    sight.drawn()
+    assert not note.is_visible(), "nothing is left out any more"
+
+
+@pytest.mark.parametrize(
+    ("losses", "reaches"),
+    [
+        (NEAR | {"other": [3.0, 5.0, 6.0]}, 6.0),  # not that far
+        (NEAR | {"all": [50.0, 51.0, 52.0], "high": [60.0, 61.0, 62.0]}, 62.0),  # half of them
+        ({"alone": [1.0, 2.0, 900.0]}, 900.0),
+        ({"one": [0.5] * 3, "two": [0.5] * 3, "three": [0.5, 0.5, 0.52]}, 0.52),
+    ],
+)
+def test_what_is_not_far_away_sets_the_axis(see, tmp_path, losses, reaches):
+    sight = see(several(tmp_path, **losses))
+    sight.drawn()
+    assert axis(sight)[1] >= reaches and not sight.page.locator('[data-chart="loss"] .beyond').is_visible()
+
+
+def test_a_reward_that_falls_without_end(see, tmp_path):
+    sight = see(several(tmp_path, one=[-1.0, -0.5], two=[-1.2, -0.4], three=[-1.0, -5000.0]))
+    sight.drawn()
+    low, high = axis(sight)
+    assert -2 < low < -1.2 and -0.4 < high < 1
+    assert "to -5,000" in sight.page.locator('[data-chart="loss"] .beyond').inner_text()
+
+
+@pytest.mark.parametrize("value", [0.5, -3.0, 0.0, 1e-7, 6.02e23])
+@pytest.mark.parametrize("noise", [0.0, 1e-9])
+def test_a_constant_has_an_axis_around_it(see, tmp_path, value, noise):
+    entries = [{"run": "a", "step": i, "own": value * (1 + noise * i)} for i in range(1, 5)]
+    write_lines(tmp_path / "log.jsonl", entries)
+    sight = see(write_page(tmp_path))
+    sight.drawn()
+    low, high = axis(sight, "own")
+    assert low < value < high and abs((value - low) - (high - value)) <= 1e-3 * (high - low)
+    assert high - low == pytest.approx(0.2 * abs(value) or 2.0, rel=0.01)
+
+
+def test_labels_of_an_axis_tell_neighbours_apart(see, report):
+    sight = see(report)
+    labels = "(([values, unit]) => oneloopPage.axisLabels(values, unit))"
+    assert sight.page.evaluate(labels, [[0.5, 0.75, 1], ""]) == ["0.5", "0.75", "1"]
+    assert sight.page.evaluate(labels, [[0.69311, 0.69312, None], ""]) == ["0.69311", "0.69312", ""]
+    assert sight.page.evaluate(labels, [[1e6, 2e6], "bytes"]) == ["1 MB", "2 MB"]
+
+
+def test_the_best_values_are_marked(see, tmp_path):
+    """By a star in the chart of a run, and in the table of several."""
+    metrics = {"a": [0.5, 0.9, 0.7], "b": [0.5, 0.6, 0.95]}
+    for name, values in metrics.items():
+        steps = [
+            {"run": name, "step": 10 * i, "eval_f1": v, "eval_loss": 1 - v, "eval_flat": 3.0}
+            for i, v in enumerate(values)
+        ]
+        write_lines(tmp_path / name / "log.jsonl", steps)
+    sight = see(write_page(tmp_path / "a"))
+    sight.drawn()
+    assert sight.page.evaluate("oneloopPage.data.best") == {"eval_f1": [10, 0.9], "eval_loss": [10, pytest.approx(0.1)]}
+    starred = sight.pixels_of("f1 (evaluation)", "--c0")
+    sight.page.evaluate("oneloopPage.data.best = {}; oneloopPage.redraw()")
+    sight.drawn()
+    assert sight.pixels_of("f1 (evaluation)", "--c0") < starred
+    sight = see(write_comparison([tmp_path], tmp_path / "all.html"))
+    stars = "[...row.querySelectorAll('.top')].map(cell => cell.innerText)"
+    marked = f"[...document.querySelectorAll('#runtable tbody tr')].map(row => {stars})"
+    assert sight.page.evaluate(marked) == [[], ["★ 0.95", "★ 0.05"]]
+
+
+def test_the_table_as_a_file(see, tmp_path):
+    sight = see(several(tmp_path, **NEAR))
+    sight.page.locator("#filter").fill("two")
+    with sight.page.expect_download() as got:
+        sight.page.get_by_role("button", name="Download CSV").click()
+    assert got.value.suggested_filename == "runs.csv"
+    text = got.value.path().read_text(encoding="utf-8")
+    assert text.splitlines() == [
+        'run,status,step,"loss, last","loss, lowest","loss, step of the lowest"',
+        "two,unknown,3,1.1,1.1,3",
+    ]
+
+
 def test_data_stand_in_the_page_as_json(report):
     text = report.read_text(encoding="utf-8")
     block = text.split('<script type="application/json" id="data">')[1].split("</script>")[0]

@@ -44,6 +44,22 @@ def test_curves_have_the_finer_points_and_what_was_logged_after_them(run):
     assert page_data.pack(steps, values)[0] in write_page(run).read_text(), "the page"
 
 
+def test_rates_norms_and_speeds_are_those_of_the_curve_too(tmp_path):
+    """A short run logs one or two of them."""
+    given = {"learning_rate": 0.1, "grad_norm": 2.0, "samples_per_second": 30.0, "tokens_per_second": 90.0}
+    write_lines(tmp_path / "log.jsonl", [entry(6, loss=0.5, memory_bytes=5, **given)])
+    curve = [line | {key: value + line["step"] / 10 for key, value in given.items()} for line in finer(1, 5)]
+    write_lines(tmp_path / "curve.jsonl", [*curve[:4], curve[4] | {"grad_norm": "nan", "tokens_per_second": []}])
+    found = looked(tmp_path).curves(4000)
+    steps = {key: found[key][0].tolist() for key in (*given, "memory_bytes")}
+    assert steps == dict.fromkeys(given, [1, 2, 3, 4, 5, 6]) | {
+        "tokens_per_second": [1, 2, 3, 4, 6],
+        "memory_bytes": [6],
+    }
+    assert found["learning_rate"][1].tolist() == pytest.approx([0.2, 0.3, 0.4, 0.5, 0.6, 0.1])
+    assert [str(value) for value in found["grad_norm"][1][4:]] == ["nan", "2.0"]
+
+
 def test_final_values_are_those_that_were_logged(run):
     directory = looked(run)
     assert ["loss", "0.3", "0.3", "600"] in summary.figures(directory)

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from oneloop import TrainerCallback
+from oneloop import Trainer, TrainerCallback
 from oneloop.checkpoint import store
+from oneloop.trainer import curve_figures
 from oneloop.trainer import losses as curves
 from oneloop.trainer.losses import LossCurve, span
 from tests.backends.support import available, rows
@@ -96,6 +97,94 @@ def test_the_log_and_checkpoints_are_the_same_without_it(backend, trained, tmp_p
     assert points(tmp_path / "with") == points(tmp_path / "often")
     assert len(seen[0][1]) >= 3
     assert seen[0] == seen[1] == seen[2]
+
+
+class Rates(TrainerCallback):
+    """What the log would say of each step."""
+
+    def __init__(self):
+        self.rates, self.norms = [], []
+
+    def on_log(self, args, state, control, logs, **kwargs):
+        if "loss" in logs:
+            self.rates.append(logs["learning_rate"])
+            self.norms.append(logs.get("grad_norm"))
+
+
+FIGURES = {"warmup_steps": 2, "lr_scheduler_type": "linear"}
+
+
+@pytest.mark.parametrize("given", [{}, {"max_grad_norm": 0.0, "nonfinite": "ignore"}], ids=["norm", "no norm"])
+def test_the_learning_rate_and_the_norm_of_each_step(backend, trained, tmp_path, given):
+    logged = Rates()
+    options = RUN | FIGURES | given
+    trained(
+        backend.classifier(),
+        rows(12),
+        **options | {"logging_steps": 1, "output_dir": tmp_path / "logged"},
+        callbacks=[logged],
+    )
+    trained(backend.classifier(), rows(12), **options)
+    found = lines(tmp_path / "out")
+    assert [entry["learning_rate"] for entry in found] == logged.rates and len(set(logged.rates)) > 4
+    if given:
+        assert logged.norms == [None] * 7 and not any("grad_norm" in entry for entry in found)
+    else:
+        assert [entry["grad_norm"] for entry in found] == pytest.approx(logged.norms, rel=1e-6)
+    assert all(entry["samples_per_second"] > 0 for entry in found)
+
+
+def test_of_several_steps_those_of_the_last(backend, trained, tmp_path, monkeypatch):
+    """Also where a point ends with a checkpoint."""
+    trained(backend.classifier(), rows(12), **RUN | FIGURES | {"output_dir": tmp_path / "each"})
+    each = {entry["step"]: entry for entry in lines(tmp_path / "each")}
+    monkeypatch.setattr(curves, "POINTS", 3)
+    trained(backend.classifier(), rows(12), **SAVED | FIGURES | {"save_steps": 4})
+    found = lines(tmp_path / "out")
+    assert [entry["step"] for entry in found] == [3, 4, 6, 7]
+    for entry in found:
+        assert entry["learning_rate"] == each[entry["step"]]["learning_rate"]
+        assert entry["grad_norm"] == pytest.approx(each[entry["step"]]["grad_norm"], rel=1e-6)
+
+
+class Clock:
+    """Time that passes when somebody lets it."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def perf_counter(self):
+        return self.now
+
+
+class Slow(TrainerCallback):
+    """Steps of two seconds, and evaluations of a hundred."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.clock.now += 2.0
+
+
+def test_speeds_are_those_of_training(trained, tmp_path, monkeypatch):
+    kit, clock = available()[0], Clock()
+    monkeypatch.setattr(curve_figures.time, "perf_counter", clock.perf_counter)
+
+    class Evaluates(Trainer):
+        def evaluate(self, *args, **kwargs):
+            clock.now += 100.0
+            return super().evaluate(*args, **kwargs)
+
+    given = RUN | {"eval_strategy": "steps", "eval_steps": 2, "include_num_input_tokens_seen": True}
+    model = kit.classifier()
+    model.main_input_name = "x"
+    monkeypatch.setattr(curves, "POINTS", 3)
+    trained(model, rows(12), trainer_class=Evaluates, eval_dataset=rows(4), callbacks=[Slow(clock)], **given)
+    found = lines(tmp_path / "out")
+    assert [entry["step"] for entry in found] == [3, 6, 7]
+    assert [entry["samples_per_second"] for entry in found] == [2.0, 2.0, 2.0], "four samples in two seconds"
+    assert [entry["tokens_per_second"] for entry in found] == [12.0, 12.0, 12.0], "of six columns"
 
 
 class Fails(TrainerCallback):

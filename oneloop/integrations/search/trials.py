@@ -47,7 +47,9 @@ class Trial:
     stopped: bool = field(default=False, init=False)
 
     def model(self, trainer: "Trainer") -> Any:
-        return trainer.call_model_init(self.given) if self.make_model is None else self.make_model(trainer)
+        made = trainer.call_model_init(self.given) if self.make_model is None else self.make_model(trainer)
+        self.params |= getattr(self.given, "params", {})  # model_init may have drawn some
+        return made
 
     def report(self, trainer: "Trainer", step: int, metrics: dict[str, Any]) -> None:
         """After an evaluation: the main process decides; a trial that should stop ends like any run."""
@@ -88,15 +90,8 @@ def run(trainer: "Trainer", trial: Trial) -> Any:
 def arguments_for(own: Any, values: Mapping[str, Any], name: str, for_model: bool) -> Any:
     """The arguments of a trial: a copy with its values, validated like arguments that a user passes."""
     cls: Any = type(own)
-    known = known_values(cls, values, for_model)
-    resolve(cls, known)  # raises if two aliases of one argument have different values
-    stored = {item.name: getattr(own, item.name) for item in stored_fields(own)}
-    resolved, _ = resolve(cls, {**stored, **known})
-    aliases = cls.__aliases__
     args = copy.copy(own)
-    for target in {aliases[n].target if n in aliases and n not in stored else n for n in known}:
-        _check_free(cls, target)
-        setattr(args, target, resolved[target])
+    set_values(args, known_values(cls, values, for_model))
     args.output_dir = os.path.join(own.output_dir, name)
     args.output_url = None if own.output_url is None else urls.join(own.output_url, name)
     args.run_name = own.run_name  # common to all trials; writers that name runs use state.trial_name
@@ -104,6 +99,18 @@ def arguments_for(own: Any, values: Mapping[str, Any], name: str, for_model: boo
         args.logging_dir = os.path.join(own.logging_dir, name)
     args.validate()
     return args
+
+
+def set_values(args: Any, known: Mapping[str, Any]) -> None:
+    """Set arguments that a search may have chosen, by any of their names."""
+    cls: Any = type(args)
+    resolve(cls, known)  # raises if two aliases of one argument have different values
+    stored = {item.name: getattr(args, item.name) for item in stored_fields(args)}
+    resolved, _ = resolve(cls, {**stored, **known})
+    aliases = cls.__aliases__
+    for target in {aliases[n].target if n in aliases and n not in stored else n for n in known}:
+        _check_free(cls, target)
+        setattr(args, target, resolved[target])
 
 
 def known_values(cls: Any, values: Mapping[str, Any], for_model: bool) -> dict[str, Any]:

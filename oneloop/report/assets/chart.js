@@ -6,6 +6,10 @@ const FEW = 60; // points; so few get a dot each
 const EVEN = /^eval_|^learning_rate$|^loss_scale$|_bytes$/; // figures that do not flicker, and are not smoothed
 const LEGEND = 12; // lines; more are switched in the table of runs
 const SHOWN = 8; // lines that a tip names at most
+const FAR = 4; // a run that leaves the range of the others by so many of its heights may be left out of the axis
+const CROWDED = 0.15; // of the axis: if the others had less than that, it is
+const MEANT = /^learning_rate$|_per_second$|_bytes$|^loss_scale$|^mfu$|^data_wait$/; // figures that do not diverge
+const FLAT = 1e-4; // of a value: smaller changes are not worth a whole axis
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -49,7 +53,9 @@ class Chart {
     this.frame = element("div", { class: "plot", tabindex: "0", role: "group", onkeydown: (event) => this.key(event) });
     this.frame.setAttribute("aria-label", `Chart of ${spec.title}. Arrow keys move the pointer, plus and minus zoom, Escape shows all.`);
     this.legend = element("div", { class: "legend" });
-    this.card = element("section", { class: "card chart" }, element("div", { class: "title" }, heading, grow), this.frame, this.legend);
+    this.beyond = element("div", { class: "beyond", hidden: true });
+    this.full = false; // the axis reaches every run
+    this.card = element("section", { class: "card chart" }, element("div", { class: "title" }, heading, grow), this.frame, this.beyond, this.legend);
     this.card.dataset.chart = spec.title;
     this.tip = element("div", { class: "tip", hidden: true });
     new ResizeObserver(() => this.resize()).observe(this.frame);
@@ -143,7 +149,7 @@ class Chart {
       scales: { x: { time: false }, y: scale },
       axes: [
         { ...common, size: 30, space: 70, values: (u, splits) => splits.map((v) => (axis === "time" ? duration(v) : v % 1 ? "" : v.toLocaleString("en"))) },
-        { ...common, size: unit ? 58 : 48, space: 34, values: (u, splits) => splits.map((v) => (v == null ? "" : amount(v, unit))) },
+        { ...common, size: unit ? 58 : 48, space: 34, values: (u, splits) => axisLabels(splits, unit) },
       ],
       cursor: {
         y: false,
@@ -166,15 +172,83 @@ class Chart {
       hooks: {
         setCursor: [() => this.point()],
         setScale: [(u, key) => key === "x" && this.zoomed()],
-        draw: [(u) => this.drawEvents(u)],
+        draw: [(u) => this.drawEvents(u), (u) => this.drawBest(u), () => this.drawBeyond()],
       },
     };
   }
 
   heights(low, high) {
     if (low == null || high == null) return [0, 1];
+    [low, high] = this.withoutFar(low, high);
     if (this.spec.zero && low >= 0) return high > 0 ? [0, high * 1.08] : [0, 1];
-    return uPlot.rangeNum(low, high === low ? low + (Math.abs(low) || 1) * 0.1 : high, 0.08, true);
+    const size = Math.max(Math.abs(low), Math.abs(high));
+    if (high - low <= FLAT * size) return size ? [low - 0.1 * size, high + 0.1 * size] : [-1, 1];
+    return uPlot.rangeNum(low, high, 0.08, true);
+  }
+
+  /** The range of several runs without those that are far beyond the others: a diverged run would flatten them. */
+  withoutFar(low, high) {
+    this.far = [];
+    if (!this.page.many || this.full || this.shown.length < 2 || MEANT.test(this.spec.keys[0][0])) return [low, high];
+    const u = this.plot, [first, last] = u ? [u.scales.x.min, u.scales.x.max] : [-Infinity, Infinity];
+    const ends = [];
+    for (const curve of this.shown) {
+      const range = finiteRange(curve, first ?? -Infinity, last ?? Infinity);
+      if (range) ends.push({ curve, low: range[0], high: range[1] });
+    }
+    if (ends.length < 2) return [low, high];
+    const middle = (values) => values.sort((a, b) => a - b)[(values.length - 1) >> 1];
+    const top = middle(ends.map((e) => e.high)), bottom = -middle(ends.map((e) => -e.low));
+    const size = Math.max(Math.abs(top), Math.abs(bottom));
+    const height = Math.max(top - bottom, 0.01 * size) || 1;
+    const far = (e) => e.high > top + FAR * height || e.low < bottom - FAR * height;
+    this.far = ends.filter(far);
+    const near = ends.filter((e) => !far(e));
+    const least = Math.min(...near.map((e) => e.low)), most = Math.max(...near.map((e) => e.high));
+    if (this.far.length && near.length && most - least < CROWDED * (high - low)) return [least, most];
+    this.far = [];
+    return [low, high];
+  }
+
+  /** Which runs leave the axis, and the switch that makes it reach them. */
+  drawBeyond() {
+    const far = this.page.log ? [] : this.far || [];
+    this.beyond.hidden = this.page.log || (!far.length && !this.full);
+    const shown = JSON.stringify([this.full, far.map((e) => [e.curve.id, e.low, e.high])]);
+    if (this.beyond.hidden || shown === this.beyond.dataset.shown) return;
+    this.beyond.dataset.shown = shown;
+    const { curve, low, high } = far[0] ?? {};
+    const to = far.length && amount(Math.abs(high) >= Math.abs(low) ? high : low, this.spec.unit);
+    const text = far.length === 1 ? `${curve.label} goes beyond the axis, to ${to}.` : `${far.length} runs go beyond the axis.`;
+    const button = element("button", { type: "button", class: "quiet", text: this.full ? "Leave out what is far away" : "Show all of it",
+      onclick: () => { this.full = !this.full; this.draw(); this.beyond.querySelector("button")?.focus(); } });
+    this.beyond.replaceChildren(...(far.length ? [element("span", { text })] : []), button);
+  }
+
+  /** A star at the best value of each metric of the run. */
+  drawBest(u) {
+    if (this.page.many) return;
+    const { ctx } = u, size = 5.5 * devicePixelRatio;
+    for (const curve of this.shown) {
+      const best = this.page.data.best?.[curve.key];
+      if (!best || curve.faint || (this.page.log && best[1] <= 0)) continue;
+      const x = u.valToPos(places(curve.run, [best[0]], this.page.axis)[0], "x", true), y = u.valToPos(best[1], "y", true);
+      if (x < u.bbox.left - 1 || x > u.bbox.left + u.bbox.width + 1) continue;
+      ctx.save();
+      ctx.beginPath();
+      for (let i = 0; i < 10; i++) {
+        const angle = (Math.PI * i) / 5 - Math.PI / 2, far = i % 2 ? size * 0.45 : size;
+        ctx.lineTo(x + far * Math.cos(angle), y + far * Math.sin(angle));
+      }
+      ctx.closePath();
+      ctx.lineWidth = 3 * devicePixelRatio;
+      ctx.lineJoin = "round";
+      ctx.strokeStyle = css("--card");
+      ctx.stroke();
+      ctx.fillStyle = css(`--c${curve.style.color}`);
+      ctx.fill();
+      ctx.restore();
+    }
   }
 
   /** Show these steps or seconds; curves that went through a grid go through another one, unless that was just done. */

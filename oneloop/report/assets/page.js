@@ -199,3 +199,4 @@ class Page {
 }
 
 window.oneloopPage = new Page(JSON.parse(document.getElementById("data").textContent));
+window.oneloopPage.axisLabels = axisLabels;

@@ -121,6 +121,30 @@ function amount(value, unit) {
   return String(Number(value.toPrecision(4)));
 }
 
+/** Labels of an axis, with as many digits as tell neighbours apart. */
+function axisLabels(splits, unit) {
+  const given = splits.filter((value) => value != null && Number.isFinite(value));
+  if (unit === "bytes" || new Set(given.map((value) => amount(value, unit))).size === given.length)
+    return splits.map((value) => (value == null ? "" : amount(value, unit)));
+  for (let digits = 5; ; digits++) {
+    const labels = given.map((value) => String(Number(value.toPrecision(digits))));
+    if (new Set(labels).size === given.length || digits === 12)
+      return splits.map((value) => (value == null ? "" : String(Number(value.toPrecision(digits)))));
+  }
+}
+
+/** [lowest, highest] of a curve's finite values in a range of x; null without any. */
+function finiteRange(curve, first, last) {
+  let low = Infinity, high = -Infinity;
+  curve.x.forEach((x, i) => {
+    const value = curve.y[i];
+    if (x < first || x > last || !Number.isFinite(value)) return;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  });
+  return low <= high ? [low, high] : null;
+}
+
 function byteSize(value) {
   for (const unit of ["B", "kB", "MB", "GB", "TB"]) {
     if (Math.abs(value) < 1000 || unit === "TB") return `${Number(value.toPrecision(3))} ${unit}`;

@@ -29,7 +29,7 @@ function section(id, title, content, note = "") {
   return card;
 }
 
-const SIGNS = { whole: "✓", foreign: "✓", damaged: "✕", best: "★", latest: "→", running: "●", finished: "✓", failed: "✕", died: "✕", nonfinite: "!", loss_spike: "!", rolled_back: "!", save_failed: "!", out_of_memory: "!" };
+const SIGNS = { whole: "✓", foreign: "✓", damaged: "✕", best: "★", latest: "→", running: "●", finished: "✓", failed: "✕", "not saved": "✕", died: "✕", nonfinite: "!", loss_spike: "!", rolled_back: "!", save_failed: "!", out_of_memory: "!" };
 
 function badge(name, kind = name) {
   return element("span", { class: `badge ${kind.replaceAll(" ", "-")}`, text: `${SIGNS[kind] ? SIGNS[kind] + " " : ""}${name}` });
@@ -94,7 +94,7 @@ function drawRuns(page) {
     const all = element("button", { type: "button", text: "Show all", onclick: () => turn(page, () => true) });
     const none = element("button", { type: "button", text: "Show none", onclick: () => turn(page, () => false) });
     const listed = element("button", { type: "button", text: "Show only these", onclick: () => turn(page, (run) => page.listed.includes(run)) });
-    const bar = element("div", { class: "runbar" }, element("label", { for: "filter", text: "Filter" }), filter, all, none, listed, element("span", { id: "count", class: "note", role: "status" }));
+    const bar = element("div", { class: "runbar" }, element("label", { for: "filter", text: "Filter" }), filter, all, none, listed, element("button", { type: "button", text: "Download CSV", onclick: () => download(page) }), element("span", { id: "count", class: "note", role: "status" }));
     const content = element("div", { id: "runtable" });
     place.replaceChildren(element("section", { class: "card facts", "aria-label": "Runs" }, element("h2", { text: "Runs" }), bar, content));
     page.sort = { column: null, down: false };
@@ -119,11 +119,22 @@ function columns(page) {
   ];
   d.differing.slice(0, 12).forEach((name, i) => found.push({ name, show: (run) => run.values[i], value: (run) => sortable(run.values[i]) }));
   for (const [key, higher] of d.metrics.slice(0, 8)) {
-    const best = (run) => run.metrics[key]?.[1] ?? "";
+    const values = page.runs.map((run) => run.metrics[key]?.[3]).filter((value) => value != null);
+    const top = new Set(values).size > 1 ? values.reduce((a, b) => ((higher ? b > a : b < a) ? b : a)) : null;
+    const text = (run) => run.metrics[key]?.[1] ?? "";
+    const best = (run) => (top != null && run.metrics[key]?.[3] === top ? element("b", { class: "top", text: `★ ${text(run)}`, title: "the best of these runs" }) : text(run));
     found.push({ name: `${key}, last`, number: true, show: (run) => run.metrics[key]?.[0] ?? "", value: (run) => sortable(run.metrics[key]?.[0]) });
-    found.push({ name: `${key}, ${higher ? "highest" : "lowest"}`, number: true, show: best, value: (run) => sortable(best(run)) });
+    found.push({ name: `${key}, ${higher ? "highest" : "lowest"}`, number: true, show: best, value: (run) => run.metrics[key]?.[3] ?? "" });
   }
   return found;
+}
+
+/** The listed runs as a file for spreadsheets: every argument that differs and every metric. */
+function download(page) {
+  const rows = [page.data.csv, ...page.listed.map((run) => run.csv)];
+  const url = URL.createObjectURL(new Blob([rows.join("\r\n") + "\r\n"], { type: "text/csv" }));
+  element("a", { href: url, download: "runs.csv" }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
 function sortable(text) {

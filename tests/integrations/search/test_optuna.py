@@ -10,10 +10,13 @@ from pathlib import Path
 
 import optuna
 import pytest
+from safetensors.numpy import load_file
 
 from oneloop import BestRun, EarlyStoppingCallback, Trainer, TrainerCallback
 from oneloop.errors import ArgumentError, DataError, SearchError, UnknownArgumentError, UnsupportedError
 from oneloop.integrations.search import trials
+from oneloop.report import comparison, page_data
+from oneloop.report.log_reader import Directory
 from tests.backends.support import rows, same_bytes
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -307,6 +310,70 @@ def test_values_for_the_model_are_left_to_model_init(backend, searcher):
     assert trainer.hyperparameter_search(space, n_trials=1, backend="optuna").hyperparameters.keys() == {"hidden_size"}
     with pytest.raises(UnknownArgumentError, match="learning_rate"):
         trainer.hyperparameter_search(lambda trial: {"learning_rates": 1}, n_trials=1, backend="optuna")
+
+
+def drawing(backend, made):
+    """model_init that draws the seed of the model; `made` gets what it drew."""
+
+    def model_init(trial):
+        made.append(None if trial is None else trial.suggest_int("hidden", 1, 9))
+        return backend.classifier(seed=0 if trial is None else made[-1])
+
+    return model_init
+
+
+def renamed(trial):
+    return {"learning_rate": 10.0 ** -trial.suggest_int("digits", 1, 3), "warmup_steps": 1}
+
+
+def test_train_takes_the_best_trial(backend, searcher, tmp_path):
+    """With what model_init drew, arguments of other names, and those that were not suggested: bit for bit."""
+    made = []
+    trainer = searcher(model_init=drawing(backend, made), save_strategy="steps")
+    best = trainer.hyperparameter_search(renamed, n_trials=3, sampler=optuna.samplers.RandomSampler(seed=3))
+    assert best.hyperparameters.keys() == {"hidden", "digits"} and len(set(made[1:])) == 3
+    trainer.train(trial=best)
+    assert made[-1] == best.hyperparameters["hidden"]
+    assert trainer.args.learning_rate == 10.0 ** -best.hyperparameters["digits"] and trainer.args.warmup_steps == 1
+    names = ("checkpoint-2/model.safetensors", "checkpoint-2/optimizer.safetensors")
+    folder = tmp_path / "out" / f"run-{best.run_id}"
+    assert all((folder / name).read_bytes() == (tmp_path / "out" / name).read_bytes() for name in names)
+    # The trial that the study keeps, as another process would load it, and the model of its checkpoint.
+    other = searcher(model_init=drawing(backend, made), output_dir=str(tmp_path / "other"))
+    trial = best.run_summary.best_trial
+    other.train(trial=trial, resume_from_checkpoint=str(folder / "checkpoint-2"))
+    other.save_model(str(tmp_path / "model"))
+    assert same_bytes(load_file(tmp_path / "model" / "model.safetensors"), load_file(folder / names[0]))
+
+
+def test_train_with_one_of_several_best_trials(searcher):
+    trainer = searcher()
+    found = trainer.hyperparameter_search(
+        rates, n_trials=1, direction=["minimize", "maximize"], compute_objective=lambda m: [m["eval_loss"], 1.0]
+    )
+    with pytest.raises(ArgumentError, match="the 1 trials of a search with several objectives; pass one"):
+        trainer.train(trial=found)
+    trainer.train(trial=found[0])
+    assert trainer.args.learning_rate == found[0].hyperparameters["learning_rate"]
+
+
+def test_what_model_init_draws_is_a_hyperparameter_of_the_run(backend, searcher, tmp_path):
+    """In the state, in run.jsonl, and in the table that compares the trials."""
+    ended = Ended()
+    trainer = searcher(model_init=drawing(backend, []), callbacks=[ended])
+    trainer.hyperparameter_search(rates, n_trials=3, sampler=optuna.samplers.RandomSampler(seed=3))
+    assert [params.keys() for params in ended.params] == [{"learning_rate", "hidden"}] * 3
+    runs = [tmp_path / "out" / f"run-{i}" for i in range(3)]
+    started = json.loads((runs[0] / "run.jsonl").read_text().splitlines()[0])
+    assert started["hyperparameters"] == ended.params[0]
+    page = comparison.page(runs)
+    at = page["differing"].index("hidden")
+    assert [row["values"][at] for row in page["runs"]] == [str(params["hidden"]) for params in ended.params]
+    directory = Directory(runs[0])
+    directory.read_new()
+    arguments = page_data.run_page(directory)["arguments"]
+    assert arguments[0] == ["hidden", str(ended.params[0]["hidden"]), ""]
+    assert [name for name, *_ in arguments].count("learning_rate") == 1
 
 
 @pytest.mark.parametrize(

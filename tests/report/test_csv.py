@@ -1,0 +1,112 @@
+"""What spreadsheets get of a run and of several, and how numbers stand in tables."""
+
+import csv
+
+import pytest
+
+from oneloop.cli.main import main
+from oneloop.errors import DataError
+from oneloop.report import comparison, summary, write_comparison_csv, write_csv
+from oneloop.report.log_reader import Directory
+from oneloop.report.server import Watched
+from tests.report.tiny_runs import ARGUMENTS, START, event, write_lines, write_run
+
+
+def table(path):
+    with open(path, encoding="utf-8", newline="") as f:
+        return list(csv.reader(f))
+
+
+def test_every_value_of_a_run(tmp_path, capsys):
+    write_lines(tmp_path / "run" / "log.jsonl", [{"run": "a", "step": 2, "loss": 0.5, "memory_bytes": 12345678901}])
+    write_lines(tmp_path / "run" / "log.jsonl", [{"run": "a", "step": 3, "eval_loss": "nan", "=own, key": 1 / 3}])
+    assert main(["report", str(tmp_path / "run"), "--csv", str(tmp_path / "run.csv")]) == 0
+    assert str(tmp_path / "run.csv") in capsys.readouterr().out.splitlines()
+    assert table(tmp_path / "run.csv") == [
+        ["step", "loss", "memory_bytes", "eval_loss", "'=own, key"],
+        ["2", "0.5", "12345678901", "", ""],
+        ["3", "", "", "nan", "0.3333333333333333"],
+    ]
+    with pytest.raises(DataError, match="no such directory"):
+        write_csv(tmp_path / "nowhere", tmp_path / "x.csv")
+
+
+def test_the_table_of_several_runs(tmp_path, capsys):
+    for i, rate in enumerate((0.000123456789012345, 3e-4)):
+        arguments = ARGUMENTS | {"learning_rate": rate, "note": ["=1+1", "-2"][i]}
+        write_run(tmp_path / "all" / f"run-{i}", steps=250, run=f"{i:016x}", seed=i, arguments=arguments)
+    command = ["compare", str(tmp_path / "all"), "-o", str(tmp_path / "all.html"), "--csv", str(tmp_path / "all.csv")]
+    assert main(command) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "all.html"), str(tmp_path / "all.csv")]
+    head, first, second = table(tmp_path / "all.csv")
+    assert head[:8] == [
+        "run",
+        "status",
+        "step",
+        "learning_rate",
+        "note",
+        "loss, last",
+        "loss, lowest",
+        "loss, step of the lowest",
+    ]
+    assert first[:5] == ["run-0", "finished", "250", "0.000123456789012345", "'=1+1"]
+    assert second[:5] == ["run-1", "finished", "250", "0.0003", "-2"]
+    page = comparison.page([tmp_path / "all" / "run-0", tmp_path / "all" / "run-1"])
+    assert [row["csv"] for row in page["runs"]] == (tmp_path / "all.csv").read_text().splitlines()[1:]
+    assert [row["values"][0] for row in page["runs"]] == ["0.000123457", "0.0003"]
+    assert page["runs"][0]["label"].startswith("learning_rate 0.000123457,")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["0.00012345678901234567", "3e-05"], ["0.000123457", "3e-05"]),
+        (["0.12345678", "0.12345679"], ["0.12345678", "0.12345679"]),  # they would be the same
+        (["1234567890123", "true", "nan", "null"], ["1234567890123", "true", "nan", "null"]),
+        (["0.1234567890123456", "0.1234567890123457"], ["0.1234567890123456", "0.1234567890123457"]),
+        (["v1.23456789", "[0.123456789]"], ["v1.23456789", "[0.123456789]"]),
+    ],
+)
+def test_numbers_have_as_many_digits_as_they_need(values, expected):
+    assert summary.short(values) == expected
+
+
+def test_hyperparameters_of_the_script(tmp_path):
+    """trainer.record_event("hyperparameters", ...), and those that a search notes; not what is an argument."""
+    for name, hidden in (("a", 4), ("b", 8)):
+        start = event(
+            "started", 0, 0, name, **START, arguments=ARGUMENTS, hyperparameters={"seed": 1, "hidden": hidden}
+        )
+        write_lines(
+            tmp_path / name / "run.jsonl", [start, event("hyperparameters", 0, 1, name, depth=2, api_key="x" * 40)]
+        )
+    directory = Directory(tmp_path / "a")
+    directory.read_new()
+    found = summary.hyperparameters(directory)
+    assert found["hidden"] == 4 and found["depth"] == 2 and "x" * 40 not in str(found)
+    page = comparison.page([tmp_path / "a", tmp_path / "b"])
+    assert page["differing"] == ["hidden"] and [run["values"] for run in page["runs"]] == [["4"], ["8"]]
+    rows = comparison.page_data.run_page(directory)["arguments"]
+    assert ["hidden", "4", ""] in rows and ["seed", "7", "42"] in rows and ["seed", "1", ""] not in rows
+
+
+def test_a_watched_table_has_new_columns_for_every_run(tmp_path):
+    """A run that logs a metric that no other has: rows that did not change are sent again."""
+    for name in ("a", "b"):
+        write_lines(tmp_path / name / "log.jsonl", [{"run": name, "step": 1, "loss": 0.5}])
+    watched = Watched(tmp_path)
+    try:
+        first = watched.updates_for(None, {})
+        assert [run["csv"] for run in first["runs"]] == ["a,unknown,1,0.5,0.5,1", "b,unknown,1,0.5,0.5,1"]
+        write_lines(tmp_path / "b" / "log.jsonl", [{"run": "b", "step": 2, "eval_f1": 0.25}])
+        news = watched.updates_for(
+            None, {run["id"]: (run["generation"], run["entries"]) for run in first["runs"]}, first["version"]
+        )
+        assert {run["csv"] for run in news["runs"]} == {"a,unknown,1,0.5,0.5,1,,,", "b,unknown,2,0.5,0.5,1,0.25,0.25,2"}
+    finally:
+        watched.close()
+
+
+def test_a_table_of_nothing(tmp_path):
+    with pytest.raises(DataError, match="no such directory"):
+        write_comparison_csv([tmp_path / "nowhere"], tmp_path / "x.csv")
