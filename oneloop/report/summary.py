@@ -166,9 +166,10 @@ def best_points(directory: Directory) -> dict[str, list[float]]:
     """[step, value] of the best evaluation by each metric, unless all were equal."""
     found = {}
     for key, series in directory.points.metrics.items():
-        best = series.highest if higher_is_better(key) else series.lowest
-        if key.startswith("eval_") and not key.endswith(TIMES) and best and series.lowest[:1] != series.highest[:1]:
-            found[key] = [best[1], best[0]]
+        low, high = series.lowest, series.highest
+        if key.startswith("eval_") and not key.endswith(TIMES) and low and high and low[0] != high[0]:
+            value, step = high if higher_is_better(key) else low
+            found[key] = [step, value]
     return found
 
 

@@ -70,7 +70,7 @@ class RunEvents:
         trainer = core.trainer
         if not trainer.args.should_save:
             return
-        plan, origin = run.plan, {}
+        plan, origin = run.plan, dict[str, Any]()
         if checkpoint is not None:
             origin = {"from": checkpoint.name, "parent": self.parent_id, "passed_over": self.skipped_checkpoints}
             given = {name: given for name, (_, given) in self._kept.items()}

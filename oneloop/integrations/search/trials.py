@@ -101,7 +101,7 @@ def arguments_for(own: Any, values: Mapping[str, Any], name: str, for_model: boo
     return args
 
 
-def set_values(args: Any, known: Mapping[str, Any]) -> None:
+def set_values(args: Any, known: dict[str, Any]) -> None:
     """Set arguments that a search may have chosen, by any of their names."""
     cls: Any = type(args)
     resolve(cls, known)  # raises if two aliases of one argument have different values
