@@ -45,7 +45,9 @@ def breaks(monkeypatch):
 def page_of(folder):
     directory = Directory(folder)
     directory.read_new()
-    return summary.status(directory, summary.now()), [event["title"] for event in summary.events(directory)]
+    return summary.status(directory, summary.now()), [
+        e["title"] for e in summary.events(directory) if e["kind"] != "save_waited"
+    ]
 
 
 @pytest.mark.parametrize("save_async", [True, False])
