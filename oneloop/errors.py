@@ -129,6 +129,15 @@ class EvaluationInterrupted(OneloopError):
     """A signal (preemption) interrupted an evaluation during training."""
 
 
+# -- messages
+
+
+def a_type(value: object) -> str:
+    """The name of a value's type with its article, for messages: "a Tensor", "an IterableDataset"."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
+
+
 # -- tracebacks
 
 

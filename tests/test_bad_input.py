@@ -1,11 +1,14 @@
 """Bad input of every kind: one error in words, which names the thing and says what to do."""
 
 import contextlib
+import re
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+import oneloop
 from oneloop import Seq2SeqTrainer, Trainer, TrainingArguments
 from oneloop.errors import (
     ArgumentError,
@@ -15,6 +18,7 @@ from oneloop.errors import (
     ModelError,
     OneloopError,
     UnsupportedError,
+    a_type,
 )
 from tests.backends.support import rows
 from tests.bad_inputs import CASES, ON, Maker
@@ -192,3 +196,14 @@ def test_an_error_of_the_model_stays_its_own(arguments):
 
     with pytest.raises(TypeError, match="something in the model"):
         Trainer(loss_of(broken), arguments(), train_dataset=rows()).train()
+
+
+def test_types_are_named_with_their_article():
+    assert [a_type(each) for each in (1, "", object(), None)] == ["an int", "a str", "an object", "a NoneType"]
+
+
+def test_no_message_has_a_fixed_article_before_a_type():
+    """Such as "a IterableDataset": a_type has the article."""
+    package = Path(oneloop.__file__).parent
+    pattern = re.compile(r"\ban? \{type\([^}]*__name__\}")
+    assert [str(path) for path in package.rglob("*.py") if pattern.search(path.read_text("utf-8"))] == []

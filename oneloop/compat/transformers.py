@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.store import PREFIX
-from ..errors import ArgumentError, UnsupportedError
+from ..errors import ArgumentError, UnsupportedError, a_type
 from ..integrations.hub.pushing import HubPushes
 from ..integrations.writers.base import Writer
 from ..introspect import is_overridden, replaces
@@ -165,7 +165,7 @@ class TransformersNames(Base[Args_co]):
         epsilon = 0.0 if value is None else getattr(value, "epsilon", None)
         if not isinstance(epsilon, (int, float)):
             raise ArgumentError(
-                f"label_smoother is a {type(value).__name__} without an epsilon; expected None or an object with one. "
+                f"label_smoother is {a_type(value)} without an epsilon; expected None or an object with one. "
                 "For a custom loss, pass compute_loss_func or override compute_loss."
             )
         self.args.label_smoothing_factor = float(epsilon)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, a_type
 from ..formats import safetensors_io
 from ..formats.reading import json_object, open_file
 from ..formats.safetensors_io import Raw
@@ -122,7 +122,7 @@ def _mapping(file: Path) -> dict[str, Any]:
             "only be loaded by executing code, which oneloop never does."
         ) from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{file} contains a {type(value).__name__} instead of a state dict")
+        raise CheckpointError(f"{file} contains {a_type(value)} instead of a state dict")
     return value
 
 

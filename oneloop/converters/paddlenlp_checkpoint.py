@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, a_type
 from ..formats import safetensors_io
 from ..formats.reading import json_object
 from ..formats.safetensors_io import Raw
@@ -193,7 +193,7 @@ def _tensors(path: Path, name: str) -> dict[str, Raw]:
 def _mapping(path: Path) -> dict[str, Any]:
     value = plain_pickle.read(path)
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise CheckpointError(f"{path} contains a {type(value).__name__} instead of a state dict")
+        raise CheckpointError(f"{path} contains {a_type(value)} instead of a state dict")
     return value
 
 

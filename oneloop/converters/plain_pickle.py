@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, a_type
 from ..formats.reading import open_file
 
 DEEPEST = 40  # levels of nested containers
@@ -259,7 +259,7 @@ class _Machine:
     def build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
         if not isinstance(target, (_Type, _Array, _Record)):
-            raise NotPlain(f"it sets the state of a {type(target).__name__}")
+            raise NotPlain(f"it sets the state of {a_type(target)}")
         target.build(state)
 
     def append(self, items: list[Any]) -> None:
@@ -274,7 +274,7 @@ class _Machine:
         for key, value in zip(items[::2], items[1::2]):
             # Hashing tuples of tuples that share their items can take for ever.
             if type(key) not in (str, int):
-                raise NotPlain(f"it has a {type(key).__name__} as a key")
+                raise NotPlain(f"it has {a_type(key)} as a key")
             target[key] = value
 
     def keep(self, place: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, DataError
+from ..errors import ArgumentError, DataError, a_type
 from .feistel import hash_with, key_of, permute
 from .order import Order
 
@@ -198,7 +198,7 @@ def _size(value: Any, name: str, index: int) -> int:
         return len(value)
     except TypeError:
         raise DataError(
-            f"sample {index} has a {type(value).__name__} in {name!r}, which has no length; expected a sequence. "
+            f"sample {index} has {a_type(value)} in {name!r}, which has no length; expected a sequence. "
             "Tokenize the data first, or add a column of lengths and set length_column_name to it."
         ) from None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, DataError
+from ..errors import ArgumentError, DataError, a_type
 from .feistel import key_of, permute
 from .interleaving import Interleaving
 from .order import BatchSampler, Order
@@ -277,10 +277,10 @@ def _named(datasets: Any) -> dict[str, Any]:
         raise ArgumentError("a mixture needs at least one dataset.")
     for name, dataset in found.items():
         if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
-            raise DataError(f"dataset {name!r} of the mixture is a {type(dataset).__name__}, which is not a dataset.")
+            raise DataError(f"dataset {name!r} of the mixture is {a_type(dataset)}, which is not a dataset.")
         if isinstance(dataset, Iterator):
             raise DataError(
-                f"dataset {name!r} of the mixture is a {type(dataset).__name__}, which can be read only once. Pass an "
+                f"dataset {name!r} of the mixture is {a_type(dataset)}, which can be read only once. Pass an "
                 "object whose __iter__ starts again."
             )
         if is_map_style(dataset) and len(dataset) == 0:

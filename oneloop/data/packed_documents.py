@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
+from ..errors import DataError, a_type
 from .collators.base import to_numpy
 from .feistel import key_of, permute
 from .order import Order
@@ -313,7 +313,7 @@ def token_columns(sample: Any, extra: Sequence[str] = (), what: str = "a documen
     if not isinstance(sample, Mapping) or "input_ids" not in sample:
         has = f"the columns {sorted(map(str, sample))}" if isinstance(sample, Mapping) else "no columns"
         raise DataError(
-            f"packing needs token ids in 'input_ids', but {what} is a {type(sample).__name__} with {has}. Tokenize the "
+            f"packing needs token ids in 'input_ids', but {what} is {a_type(sample)} with {has}. Tokenize the "
             "text first."
         )
     ids = sample["input_ids"]

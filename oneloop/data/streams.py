@@ -13,7 +13,7 @@ import copy
 import logging
 from typing import Any
 
-from ..errors import DataError
+from ..errors import DataError, a_type
 from .iterable import Source, has_shuffle_buffer, is_streamed
 from .stream_mixture import StreamMixture, is_map_style
 
@@ -189,7 +189,7 @@ def check(dataset: Any, where: str) -> None:
     """Raise DataError for a stream that cannot be trained on."""
     if _is_a(dataset, "torchdata", "BaseNode"):
         raise DataError(
-            f"{where} is a {type(dataset).__name__}, a node of torchdata, which ends with its first epoch. Pass "
+            f"{where} is {a_type(dataset)}, a node of torchdata, which ends with its first epoch. Pass "
             "torchdata.nodes.Loader(node)."
         )
     if isinstance(dataset, StreamMixture):
@@ -197,7 +197,7 @@ def check(dataset: Any, where: str) -> None:
             check(part, f"{where}[{name!r}]")
             if counts_samples(part):
                 raise DataError(
-                    f"{where}[{name!r}] is a {type(part).__name__}, which counts the samples of all its readers and "
+                    f"{where}[{name!r}] is {a_type(part)}, which counts the samples of all its readers and "
                     "cannot be interleaved by oneloop. Use the mixing of its own library."
                 )
 

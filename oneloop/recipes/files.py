@@ -89,7 +89,7 @@ def _files_below(folder: Path) -> list[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [Path(place, name) for name in names if not name.startswith(".")]
         if len(found) > MOST_FILES:
-            raise DataError(f"the folder {folder} has more than {MOST_FILES} files. Put the rows into fewer.")
+            raise DataError(f"the folder {folder} has more than {MOST_FILES} files. Put the rows into fewer files.")
     return found
 
 
@@ -169,7 +169,7 @@ def _rows_of_table(file: str, reader: Any) -> Iterator[Found]:
     try:
         head = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
-        raise DataError(f"{file}: the first line is no list of columns ({error}). Correct the file.") from error
+        raise DataError(f"{file}: the first line is not a list of columns ({error}). Correct the file.") from error
     if not head or not all(head) or len(set(head)) < len(head):
         raise DataError(
             f"{file}: the first line has to name the columns, each once; it is {_short(','.join(head))}. Add one."
@@ -249,7 +249,7 @@ def _saved_dataset(folder: Path) -> Iterator[Found]:
         if hasattr(data, "column_names") and isinstance(data.column_names, dict):
             raise DataError(
                 f"{folder} has the splits {', '.join(sorted(data))}. Name one, as in {folder / next(iter(data))}; "
-                "another one may be eval_data."
+                f"another one can be eval_data."
             )
         for number in range(len(data)):
             yield Found(str(folder), number + 1, dict(data[number]))
@@ -277,5 +277,5 @@ def find_all(paths: Iterable[str]) -> list[Found]:
     """The rows of several files or folders; at least one."""
     found = [each for path in paths for each in find(path)]
     if not found:
-        raise DataError(f"{', '.join(paths)}: no rows. Training needs some.")
+        raise DataError(f"{', '.join(paths)}: no rows. Training needs at least one.")
     return found

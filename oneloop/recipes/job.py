@@ -130,7 +130,7 @@ def resolve(given: Given) -> tuple[Job, Data, Any]:
         max_new_tokens=recipe.max_new_tokens,
     )
     if task.trl and job.is_mixture:
-        raise UnsupportedError(f"{task.name}: a Trainer of TRL takes one dataset. Pass the files as a list.")
+        raise UnsupportedError(f"{task.name}: TRL's trainers take one dataset. Pass the files as a list.")
     if recipe.labels is not None:
         _take_labels(job, recipe.labels)
     data = _rows(job, found)
@@ -149,7 +149,7 @@ def _library(task: Task, framework: str | None) -> Library:
     library = libraries.choose("torch" if task.trl and framework is None else framework)
     if task.trl:
         if library.framework != "torch":
-            raise UnsupportedError(f"{task.name} is done by TRL, which is for PyTorch. Use framework: torch.")
+            raise UnsupportedError(f"{task.name} uses TRL, which needs PyTorch. Use framework: torch.")
         require("trl", f"the task {task.name}")
         require("datasets", f"the task {task.name}")
     return library

@@ -141,7 +141,7 @@ def lora_options(given: bool | Mapping[str, Any] | None) -> dict[str, Any] | Non
 def with_adapter(library: Library, task: Task, model: Any, options: Mapping[str, Any]) -> Any:
     """The model with a new LoRA adapter."""
     if library.framework == "paddle":
-        raise UnsupportedError("lora: adapters are those of PEFT, which is for PyTorch. Remove it, or use torch.")
+        raise UnsupportedError("lora: adapters need PEFT, which needs PyTorch. Remove it, or use torch.")
     peft = package("peft", "lora")
     try:
         return peft.get_peft_model(model, peft.LoraConfig(task_type=task.adapter, **options))

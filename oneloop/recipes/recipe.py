@@ -33,7 +33,7 @@ class Recipe:
     )
     labels: list[str] | None = _key("The labels in their order; default: those of the model, or of the data, sorted.")
     bad_rows: str = _key("What to do about rows that cannot be used.", "stop", choices=("stop", "skip"))
-    tokenizer: str | None = _key("A folder or name of another tokenizer than the model's.")
+    tokenizer: str | None = _key("A folder or name of a tokenizer other than the model's.")
     framework: str | None = _key("The framework; default: the first that is installed.", choices=registry.released())
     from_scratch: bool = _key("Make a new model from the configuration, with random weights.", False)
     lora: bool | dict[str, Any] | None = _key(
@@ -99,7 +99,7 @@ def _contents(file: str) -> dict[str, Any]:
     path = Path(file)
     if path.suffix.lower() not in (".yaml", ".yml", ".json"):
         raise ArgumentError(
-            f"{file} is no recipe: expected a .yaml or .json file, or options such as --task ... first."
+            f"{file} is not a recipe: expected a .yaml or .json file, or options such as --task ... first."
         )
     try:
         return read_json(path) if path.suffix.lower() == ".json" else read_yaml(path)
@@ -123,7 +123,7 @@ def _check(recipe: Recipe) -> None:
     if recipe.trl and not TASKS[recipe.task].trl:
         raise ArgumentError(f"trl: {recipe.task} does not use TRL. Remove it.")
     if recipe.search and TASKS[recipe.task].trl:
-        raise ArgumentError(f"search: {recipe.task} runs a Trainer of TRL, which cannot search. Remove it.")
+        raise ArgumentError(f"search: {recipe.task} uses a trainer of TRL, which cannot search. Remove it.")
     if recipe.from_scratch and recipe.task != "pretrain":
         raise ArgumentError("from_scratch is for pretrain: other tasks start from a trained model.")
 

@@ -108,10 +108,10 @@ def _report(bad: Sequence[str], total: int, bad_rows: str) -> None:
     listed = "".join(f"\n  {each}" for each in bad[:_SHOWN]) + more
     if bad_rows == "stop":
         raise DataError(
-            f"{len(bad)} of {total} rows cannot be used:{listed}\nCorrect them, or leave them out with `bad_rows: "
-            "skip` in the recipe or `--bad_rows skip`."
+            f"{len(bad)} of {total} rows cannot be used:{listed}\nCorrect them, or skip them with `bad_rows: skip` "
+            f"in the recipe or `--bad_rows skip`."
         )
-    print(printable(clean_text(f"{len(bad)} of {total} rows are left out:{listed}")), file=sys.stderr)
+    print(printable(clean_text(f"{len(bad)} of {total} rows are skipped:{listed}")), file=sys.stderr)
 
 
 def split_rows(rows: Sequence[Row], fraction: float) -> tuple[list[Row], list[Row]]:

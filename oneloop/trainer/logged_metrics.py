@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, a_type
 from ..formats.schema import hex_number, listing, mapping
 from ..introspect import logs_metrics
 from .part import Part, RunContext
@@ -199,4 +199,4 @@ class LoggedMetrics(Part):
 
 def _described(value: Any) -> str:
     shape = getattr(value, "shape", None)
-    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
+    return f"{a_type(value)}" + (f" of shape {tuple(shape)}" if shape is not None else "")

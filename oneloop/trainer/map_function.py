@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from ..backends._common.mindspore_datasets import is_pipeline, yields_batches
-from ..errors import ArgumentError, DataError
+from ..errors import ArgumentError, DataError, a_type
 
 logger = logging.getLogger(__name__)
 
@@ -20,14 +20,14 @@ def training_set(dataset: Any, map_fn: Any) -> Any:
         return dataset
     if not is_map_function(map_fn):
         raise ArgumentError(
-            f"map_fn is a {type(map_fn).__name__}; expected a function with input_columns and output_columns, such as "
+            f"map_fn is {a_type(map_fn)}; expected a function with input_columns and output_columns, such as "
             "a subclass of mindnlp.dataset.BaseMapFunction. To process a list of samples, use a data_collator."
         )
     if dataset is None:
         return None
     if not is_pipeline(dataset):
         raise ArgumentError(
-            f"map_fn requires a mindspore.dataset dataset, but train_dataset is a {type(dataset).__name__}: use its "
+            f"map_fn requires a mindspore.dataset dataset, but train_dataset is {a_type(dataset)}: use its "
             "own map(), or pass a data_collator."
         )
     if yields_batches(dataset):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..data.batch_sizes import batch_rows
 from ..distributed.step_sync import SharedUpdate
-from ..errors import ArgumentError, ModelError, NoGradientsError
+from ..errors import ArgumentError, ModelError, NoGradientsError, a_type
 from ..formats.schema import integer, number
 from ..introspect import NUM_ITEMS
 from . import batch_hints, label_shift
@@ -455,7 +455,7 @@ class Update(Part):
 def _output_at(outputs: Any, index: int) -> Any:
     outputs = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
     if not isinstance(outputs, (tuple, list)) or index >= len(outputs):
-        has = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else f"a {type(outputs).__name__}"
+        has = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else f"{a_type(outputs)}"
         raise ArgumentError(
             f"past_index={index} is the index, from 0, of the output that is passed back as `mems`, but the model "
             f"returned {has}. Correct past_index, or remove it."

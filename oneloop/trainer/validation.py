@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .. import behaviour
-from ..errors import ArgumentError, ConflictError, DataError, ModelError
+from ..errors import ArgumentError, ConflictError, DataError, ModelError, a_type
 from ..introspect import class_overrides, is_overridden
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ def optimizers(given: Any, cls_and_kwargs: Any, model_init: Any, backend: "Backe
     optimizer, scheduler = given
     known = backend.optimizers.is_optimizer
     if optimizer is not None and not known(optimizer):
-        what = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
+        what = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"{a_type(optimizer)}"
         raise ArgumentError(
             f"Invalid optimizers: the first is {what}; expected an optimizer over the model's parameters. To build it "
             "from its class, use optimizer_cls_and_kwargs."
         )
     if scheduler is not None and (known(scheduler) or not hasattr(scheduler, "step")):
         raise ArgumentError(
-            f"Invalid optimizers: the second is a {type(scheduler).__name__}; expected a learning-rate schedule, or "
+            f"Invalid optimizers: the second is {a_type(scheduler)}; expected a learning-rate schedule, or "
             "None. The optimizer comes first."
         )
     if model_init is not None and any(part is not None for part in given):
@@ -136,25 +136,25 @@ def dataset(name: str, given: Any, backend: "Backend") -> None:
     if isinstance(given, dict) and 0 not in given:
         keys = ", ".join(repr(key) for key in list(given)[:8])
         raise DataError(
-            f"{name} is a {type(given).__name__} with the keys {keys}; {expected}. Select one of the datasets, or "
+            f"{name} is {a_type(given)} with the keys {keys}; {expected}. Select one of the datasets, or "
             "convert columns into samples with datasets.Dataset.from_dict."
         )
     if hasattr(given, "iloc") and hasattr(given, "to_dict"):  # a table that is indexed by the names of its columns
         raise DataError(
-            f"{name} is a {type(given).__name__}, which is indexed by column; {expected}. Pass its rows: "
+            f"{name} is {a_type(given)}, which is indexed by column; {expected}. Pass its rows: "
             f"{name}.to_dict('records')."
         )
     if backend.loaders.is_loader(given):
         raise DataError(
-            f"{name} is a {type(given).__name__}, which yields batches; {expected}, since the Trainer creates batches "
+            f"{name} is {a_type(given)}, which yields batches; {expected}, since the Trainer creates batches "
             "itself. Pass its dataset, and its collate_fn as data_collator, or override get_train_dataloader "
             "(get_eval_dataloader)."
         )
     if backend.loaders.is_iterable(given):
         if not hasattr(given, "__iter__"):
-            raise DataError(f"{name} is a {type(given).__name__}; {expected}.")
+            raise DataError(f"{name} is {a_type(given)}; {expected}.")
     elif not has_length(given):
-        raise DataError(f"{name}, a {type(given).__name__}, has __getitem__ but no length; {expected}. Add a __len__.")
+        raise DataError(f"{name}, {a_type(given)}, has __getitem__ but no length; {expected}. Add a __len__.")
 
 
 def _check_expected(args: Any, train_dataset: Any) -> None:
@@ -168,7 +168,7 @@ def _check_expected(args: Any, train_dataset: Any) -> None:
     has_none = train_dataset is not None and not has_length(train_dataset)
     if expected.needs_max_steps_without_length and has_none and args.max_steps <= 0:
         raise ArgumentError(
-            f"train_dataset, a {type(train_dataset).__name__}, has no length, so max_steps has to be set: the "
+            f"train_dataset, {a_type(train_dataset)}, has no length, so max_steps has to be set: the "
             "learning-rate schedule needs the number of steps"
         )
 

@@ -79,7 +79,7 @@ REASONS = {
     "adapter": "an adapter is not supported with expert_parallel_size",
     "no experts": "expert_parallel_size=2 divides experts, but Linear has none",
     "three experts": "has 3 experts, which expert_parallel_size=2 does not divide",
-    "tied experts": "tied weights would part: inner.model.layers.0.mlp.experts.down_proj",
+    "tied experts": "tied weights would be separated: inner.model.layers.0.mlp.experts.down_proj",
     "divided already": "model.layers.0.mlp.experts is already divided",
     "divided by transformers": "gives experts a part of their gradient",
     "ema": "expert_parallel_size=2 is not supported with ema_decay",

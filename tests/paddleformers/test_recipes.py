@@ -72,7 +72,7 @@ def test_answers_are_learned_and_the_script_gives_the_same_weights(made):
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [(["--packing", "true"], "packing is not supported"), (["--lora"], "adapters are those of PEFT")],
+    [(["--packing", "true"], "packing is not supported"), (["--lora"], "adapters need PEFT")],
 )
 def test_what_is_not_supported(more, message, made):
     words = ["train", "--task", "sft", "--model", "llama", "--data", "answers.jsonl", *COMMON, *more]

@@ -110,7 +110,7 @@ def test_bad_rows_of_tables(tmp_path, capsys):
     found = read_rows(str(path), COLUMNS, bad_rows="skip")
     assert found == [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
     said = capsys.readouterr().err
-    assert "3 of 5 rows are left out:" in said
+    assert "3 of 5 rows are skipped:" in said
     assert f"{path}:3: it has 3 fields; the first line names 2 columns" in said
     assert f"{path}:5: it has 1 fields" in said
     assert f"{path}:7: it is not a valid row" in said

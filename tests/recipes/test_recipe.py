@@ -69,7 +69,7 @@ def test_options_override_the_file_by_any_alias(at, tmp_path):
         ([*BASE, "--eval_split", "1"], "expected a fraction"),
         ([*BASE[:2], "--model", "./nowhere", *BASE[4:]], "there is no folder ./nowhere with a model"),
         ([*BASE, "recipe.yaml"], "the recipe comes first"),
-        (["reviews.jsonl"], "is no recipe"),
+        (["reviews.jsonl"], "is not a recipe"),
         (["missing.yaml"], "missing.yaml cannot be read"),
         (["--task", "sft", *BASE[2:]], "sft needs columns for prompt and completion or messages"),
         ([*REGRESSION, "--columns", "text=review", "number=sentiment"], "expected a finite number"),

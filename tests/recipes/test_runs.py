@@ -138,7 +138,7 @@ def test_the_script_for_trl(at, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--search", '{"learning_rate": [1]}'], "a Trainer of TRL, which cannot search"),
+        (["--search", '{"learning_rate": [1]}'], "a trainer of TRL, which cannot search"),
         (["--data", "a=preferences.jsonl", "b=preferences.jsonl"], "takes one dataset"),
         (["--packing", "true"], "packing is for language models"),
         (["--task", "sft", "--trl", '{"beta": 1}'], "sft does not use TRL"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ArgumentError, CheckpointError, DataError, ModelError
+from ...errors import ArgumentError, CheckpointError, DataError, ModelError, a_type
 
 # -- nested values
 
@@ -275,7 +275,7 @@ def from_factory(factory: Any, model: Any, options: dict[str, Any], is_optimizer
     optimizer = factory()(model, **options)
     if not is_optimizer(optimizer):
         raise ArgumentError(
-            f"the optimizer factory {getattr(factory, '__name__', factory)} returned a {type(optimizer).__name__}; "
+            f"the optimizer factory {getattr(factory, '__name__', factory)} returned {a_type(optimizer)}; "
             "expected an optimizer over the model's parameters."
         )
     return optimizer

@@ -13,7 +13,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
-from ...errors import ModelError, NoGradientsError
+from ...errors import ModelError, NoGradientsError, a_type
 from .._common.engines import FunctionEngine
 from .._common.loss_scaling import Scaler
 from . import dropout
@@ -235,7 +235,7 @@ def _as_loss(loss: Any) -> ms.Tensor:
     """Raise NoGradientsError unless the loss is a tensor that depends on a parameter."""
     if not isinstance(loss, ms.Tensor) or not loss._requires_grad:
         raise NoGradientsError(
-            f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable parameter. "
+            f"the loss cannot be differentiated: it is {a_type(loss)} that depends on no trainable parameter. "
             "Look for asnumpy(), item() or stop_gradient in its computation, or a frozen model."
         )
     return loss

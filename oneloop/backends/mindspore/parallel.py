@@ -2,7 +2,7 @@
 
 A `ProcessGroup` (distributed/collectives.py) exchanges plain values; a strategy (distributed/strategy.py) exchanges
 gradients and weights.
-`strategy(args, processes, mesh)` selects one: `Alone` for one batch, `DataParallel` for several.
+`strategy(args, processes, mesh)` selects one: `SingleProcessStrategy` for one batch, `DataParallel` for several.
 """
 
 import atexit

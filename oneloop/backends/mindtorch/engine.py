@@ -16,7 +16,7 @@ from mindspore.common.api import _pynative_executor
 from mindtorch.autograd import value_and_grad
 from torch import nn
 
-from ...errors import ModelError, NoGradientsError
+from ...errors import ModelError, NoGradientsError, a_type
 from .._common.engines import FunctionEngine
 from .._common.loss_scaling import Scaler
 from . import patches
@@ -75,7 +75,7 @@ class Engine(FunctionEngine):
             loss = compute()
             if not isinstance(loss, torch.Tensor):
                 raise NoGradientsError(
-                    f"the loss cannot be differentiated: it is a {type(loss).__name__}. Look for .item() or numpy() in "
+                    f"the loss cannot be differentiated: it is {a_type(loss)}. Look for .item() or numpy() in "
                     "its computation."
                 )
             loss = loss.float() if loss.dtype != torch.float32 else loss

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...errors import CheckpointError
+from ...errors import CheckpointError, a_type
 from ...formats import safetensors_io as files
 from ...formats.safetensors_io import Raw
 from .._common import optimizer_checks as checks
@@ -102,7 +102,7 @@ def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], d
         for key, value in state.items():
             if not is_tensor(value) and not isinstance(value, np.ndarray):
                 raise CheckpointError(
-                    f"{type(optimizer).__name__} keeps a {type(value).__name__} under {key!r}, but a checkpoint under "
+                    f"{type(optimizer).__name__} keeps {a_type(value)} under {key!r}, but a checkpoint under "
                     "mindnlp supports only arrays. Use optim='adamw_torch' or 'sgd', or save_only_model=True."
                 )
             found[f"{names[id(p)]}:{key}"] = value

@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 from paddle import _C_ops
 
-from ...errors import NoGradientsError, UnsupportedError
+from ...errors import NoGradientsError, UnsupportedError, a_type
 from .._common.engines import TapeEngine
 from .devices import Device
 from .optimizers import groups
@@ -68,7 +68,7 @@ class Engine(TapeEngine):
         """Add the gradients of a loss to the accumulated ones."""
         if not isinstance(loss, paddle.Tensor) or loss.stop_gradient:
             raise NoGradientsError(
-                f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable "
+                f"the loss cannot be differentiated: it is {a_type(loss)} that depends on no trainable "
                 "parameter. Look for .item(), .detach() or paddle.no_grad() in its computation, or a frozen model."
             )
         if self.scaler is not None:

@@ -16,7 +16,7 @@ from paddle.distributed import sharding as paddle_sharding
 from ...distributed.collectives import ProcessGroup
 from ...distributed.mesh import SHARD, Mesh
 from ...distributed.strategy import AS_IT_IS
-from ...errors import NoGradientsError, UnsupportedError
+from ...errors import NoGradientsError, UnsupportedError, a_type
 from .adapters import is_adapter
 from .engine import Engine
 from .fleet_groups import groups_of
@@ -137,9 +137,7 @@ class GroupShardedEngine(Engine):
 
     def backward(self, loss: paddle.Tensor, **kwargs: Any) -> None:
         if not isinstance(loss, paddle.Tensor) or loss.stop_gradient:
-            raise NoGradientsError(
-                f"the loss cannot be differentiated: it is a {type(loss).__name__} without a gradient."
-            )
+            raise NoGradientsError(f"the loss cannot be differentiated: it is {a_type(loss)} without a gradient.")
         (loss * 0.0 if self.strategy.discards_gradients else loss).backward(**kwargs)
 
     def include(self, optimizer: Any) -> None:

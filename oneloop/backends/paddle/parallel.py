@@ -2,7 +2,8 @@
 
 A `ProcessGroup` (distributed/collectives.py) exchanges plain values; a strategy (distributed/strategy.py) exchanges
 gradients and weights.
-`strategy(args, processes, mesh)` selects one: `Alone` for one batch, `DataParallel` for several, or one of sharding.py.
+`strategy(args, processes, mesh)` selects one: `SingleProcessStrategy` for one batch, `DataParallel` for several, or one
+of sharding.py.
 """
 
 import atexit

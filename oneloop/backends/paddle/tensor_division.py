@@ -23,7 +23,7 @@ from paddle import nn
 from paddle.autograd import PyLayer
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
-from ...errors import ArgumentError, ModelError, UnsupportedError
+from ...errors import ArgumentError, ModelError, UnsupportedError, a_type
 from .._common import tensor_plans as plans
 from .._common.helpers import map_tensors
 from . import divided_dropout
@@ -106,7 +106,8 @@ def _dims(layers: dict[str, nn.Layer], styles: dict[str, str], size: int) -> dic
                 )
             if id(p) in dims and dims[id(p)] != dim:
                 raise ModelError(
-                    f"tied weights would part: {names[id(p)]} and {full} are the same parameter, and the plan divides "
+                    f"tied weights would be separated: {names[id(p)]} and {full} are the same parameter, and the "
+                    f"plan divides "
                     "it in two ways. Name one of them in tensor_parallel_plan."
                 )
             dims[id(p)], names[id(p)] = dim, full
@@ -117,7 +118,7 @@ def _check_kind(name: str, style: str, layer: Any) -> None:
     expected = nn.Embedding if style in _EMBEDDINGS else nn.Linear
     if not isinstance(layer, expected):
         raise UnsupportedError(
-            f"{name} cannot be divided ({style}): it is a {type(layer).__name__}, and expected is a "
+            f"{name} cannot be divided ({style}): it is {a_type(layer)}; expected a "
             f"{expected.__name__}. Leave it out of tensor_parallel_plan."
         )
     if getattr(layer, "_sparse", False):

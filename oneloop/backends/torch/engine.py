@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...distributed.collectives import SINGLE_PROCESS
-from ...errors import NoGradientsError
+from ...errors import NoGradientsError, a_type
 from .._common.engines import TapeEngine
 from .._common.helpers import preview
 from . import masked_steps, parallel
@@ -97,7 +97,7 @@ class Engine(TapeEngine):
         """Add the gradients of a loss to the accumulated ones."""
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
             raise NoGradientsError(
-                f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable "
+                f"the loss cannot be differentiated: it is {a_type(loss)} that depends on no trainable "
                 "parameter. Look for .item(), .detach() or torch.no_grad() in its computation, or a frozen model."
             )
         self.strategy.send(loss)

@@ -135,7 +135,7 @@ def _experts(model: nn.Module, size: int) -> list[Any]:
         names.setdefault(id(p), []).append(name)
     tied = next((group for key, group in names.items() if key in inside and len(group) > 1), None)
     if tied:
-        raise ModelError(f"tied weights would part: {preview(tied)}. Use expert_parallel_size=1.")
+        raise ModelError(f"tied weights would be separated: {preview(tied)}. Use expert_parallel_size=1.")
     return list(found.values())
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from ...converters import parameter_groups, transformers_checkpoint
 from ...converters.parameter_groups import Loaded
-from ...errors import CheckpointError
+from ...errors import CheckpointError, a_type
 from ...formats.reading import open_file, restoring
 from . import adapters, weights
 from .models import is_adapter, unwrap
@@ -70,7 +70,7 @@ def _reason(error: Exception) -> str:
 def _read_mapping(path: Path) -> dict[str, Any]:
     value = read(path)
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} contains a {type(value).__name__} instead of a state dict")
+        raise CheckpointError(f"{path} contains {a_type(value)} instead of a state dict")
     return value
 
 

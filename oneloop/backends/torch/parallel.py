@@ -2,8 +2,8 @@
 
 A `ProcessGroup` (distributed/collectives.py) exchanges plain values; a strategy (distributed/strategy.py) exchanges
 gradients and weights.
-`strategy(args, processes, mesh)` selects one: `Alone` for one batch, `DataParallel` of ddp.py for several; those that
-also shard the state of the model are in sharding.py.
+`strategy(args, processes, mesh)` selects one: `SingleProcessStrategy` for one batch, `DataParallel` of ddp.py for
+several; those that also shard the state of the model are in sharding.py.
 """
 
 import atexit

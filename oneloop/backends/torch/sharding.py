@@ -28,7 +28,7 @@ from ...arguments.sharding import reshards
 from ...distributed.collectives import ProcessGroup
 from ...distributed.mesh import DATA, SHARD, Mesh, Splits
 from ...distributed.strategy import AS_IT_IS
-from ...errors import ModelError, UnsupportedError
+from ...errors import ModelError, UnsupportedError, a_type
 from .._common import optimizer_checks as checks
 from .._common.helpers import joined_groups
 from . import adapters, shards, weights, wrap_policy
@@ -370,7 +370,7 @@ def _check(model: nn.Module) -> None:
             "the embedding with sparse=False, or use sharding='stage1' or none."
         )
     if isinstance(model, (nn.ModuleList, nn.ModuleDict)):
-        raise ModelError(f"the model is a {type(model).__name__}, which has no forward; pass a module with one")
+        raise ModelError(f"the model is {a_type(model)}, which has no forward; pass a module with one")
 
 
 def _check_adapter(model: nn.Module) -> None:

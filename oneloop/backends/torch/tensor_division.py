@@ -31,7 +31,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...distributed.mesh import DATA, EXPERT, SHARD, TENSOR
-from ...errors import ArgumentError, ModelError, UnsupportedError
+from ...errors import ArgumentError, ModelError, UnsupportedError, a_type
 from .._common import tensor_plans as plans
 from .._common.tensor_plans import (
     COLWISE,
@@ -265,7 +265,7 @@ def _check(model: nn.Module, styles: dict[str, str], size: int) -> None:
             raise _unsupported(name, word)
         if not isinstance(module, KINDS[word]):
             raise UnsupportedError(
-                f"{name} cannot be divided ({word}): it is a {type(module).__name__}, and expected is a "
+                f"{name} cannot be divided ({word}): it is {a_type(module)}; expected a "
                 f"{KINDS[word].__name__}. Leave it out of tensor_parallel_plan."
             )
         if word in COLWISE:
@@ -334,7 +334,8 @@ def _check_ties(styles: dict[str, str], tied: list[list[str]]) -> None:
         if len(set(dims.values())) > 1:
             how = ", ".join(f"{name} ({styles.get(name.rpartition('.')[0], 'whole')})" for name in names)
             raise ModelError(
-                f"tied weights would part: {how}. Divide all of them by the same dim in tensor_parallel_plan, such as "
+                f"tied weights would be separated: {how}. Divide all of them by the same dim in "
+                f"tensor_parallel_plan, such as "
                 '"embedding_rowwise" with "colwise_gather_output", or none.'
             )
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from ...errors import CheckpointError
+from ...errors import CheckpointError, a_type
 from ...formats.safetensors_io import Raw, read_header, write
 from ...formats.schema import format_short
 from ...formats.structure import is_ours
@@ -256,7 +256,7 @@ def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (int, float, str, type(None), torch.dtype)):
         raise CheckpointError(
-            f"the optimizer's state contains a {type(value).__name__} at {path!r}; expected tensors, numbers, "
+            f"the optimizer's state contains {a_type(value)} at {path!r}; expected tensors, numbers, "
             "strings, and lists, tuples and dicts of them. Use such values, or save_only_model=True."
         )
     return _plain(value)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from ...distributed.collectives import ProcessGroup
 from ...distributed.mesh import Mesh
 from ...distributed.strategy import AS_IT_IS
-from ...errors import MissingPackageError, NoGradientsError, UnsupportedError
+from ...errors import MissingPackageError, NoGradientsError, UnsupportedError, a_type
 from .._common.helpers import check_names_and_shapes, joined_groups
 from . import adapters, shards, weights, zero_config, zero_state
 from .ddp import DataParallelStrategy
@@ -288,9 +288,7 @@ class ZeroEngine(Engine):
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
-            raise NoGradientsError(
-                f"the loss cannot be differentiated: it is a {type(loss).__name__} without a gradient."
-            )
+            raise NoGradientsError(f"the loss cannot be differentiated: it is {a_type(loss)} without a gradient.")
         self.strategy.backward(loss, **kwargs)
 
     def include(self, optimizer: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...backends import loading, registry
 from ...backends.base import Tensors
-from ...errors import ArgumentError, DataError
+from ...errors import ArgumentError, DataError, a_type
 
 #: A callable that turns a list of samples into one batch.
 DataCollator = Callable[[list[Any]], Any]
@@ -114,7 +114,7 @@ def check_samples(samples: Any) -> None:
         return
     if isinstance(samples, Mapping) or not isinstance(samples, Sequence):
         raise DataError(
-            f"a collator expects a list of samples, but got a {type(samples).__name__}. "
+            f"a collator expects a list of samples, but got {a_type(samples)}. "
             "Pass a list with one dict (or tuple) per sample."
         )
     if not samples:
@@ -130,7 +130,7 @@ def as_mappings(samples: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
     if hasattr(first, "__dict__") and framework_of(type(first)) is None:
         return [vars(sample) for sample in samples]
     raise DataError(
-        f"this collator expects dicts (such as a tokenizer returns), but the first sample is a {type(first).__name__}. "
+        f"this collator expects dicts (such as a tokenizer returns), but the first sample is {a_type(first)}. "
         "Return a dict from the dataset, or pass your own data_collator."
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ArgumentError, DataError
+from ...errors import ArgumentError, DataError, a_type
 from .base import DataCollatorMixin, as_mappings, column_of, to_numpy
 from .default import LABEL_ALIASES, rename_labels, stack
 
@@ -134,7 +134,7 @@ def lengths_of(name: str, values: Sequence[Any]) -> list[int]:
     if lengths is None or (hasattr(values[0], "ndim") and values[0].ndim > 1 and values[0].shape[0] == 1):
         shape = tuple(getattr(values[0], "shape", ()))
         raise DataError(
-            f"{name!r} must be one list of numbers per sample, but the first is a {type(values[0]).__name__} "
+            f"{name!r} must be one list of numbers per sample, but the first is {a_type(values[0])} "
             f"of shape {shape}. Tokenize without return_tensors=, and one text per sample."
         )
     return lengths

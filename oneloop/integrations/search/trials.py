@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...arguments.aliases import resolve
 from ...arguments.fields import declared, stored_fields
-from ...errors import ArgumentError, NonFiniteError, UnknownArgumentError
+from ...errors import ArgumentError, NonFiniteError, UnknownArgumentError, a_type
 from ...formats import urls
 from ...introspect import takes_trial
 from ...outputs import plain_metrics
@@ -116,9 +116,7 @@ def set_values(args: Any, known: dict[str, Any]) -> None:
 def known_values(cls: Any, values: Mapping[str, Any], for_model: bool) -> dict[str, Any]:
     """The values that are arguments. Others are an error unless model_init accepts the trial."""
     if not isinstance(values, Mapping):
-        raise ArgumentError(
-            f"hp_space returned a {type(values).__name__}; expected a dict of argument names and values"
-        )
+        raise ArgumentError(f"hp_space returned {a_type(values)}; expected a dict of argument names and values")
     known = {}
     for name, value in values.items():
         try:

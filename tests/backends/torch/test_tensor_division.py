@@ -97,7 +97,7 @@ def test_tied_weights_stay_together():
     assert styles_of(Model(tied=True), PLAN, 2)
     with pytest.raises(ModelError, match=r"embed.weight \(whole\), head.weight \(colwise_gather_output\)"):
         styles_of(Model(tied=True), {"head": "colwise_gather_output"}, 2)
-    with pytest.raises(ModelError, match=r"tied weights would part"):
+    with pytest.raises(ModelError, match=r"tied weights would be separated"):
         styles_of(Model(tied=True), whole | {"embed": "embedding_colwise"}, 2)
 
 
