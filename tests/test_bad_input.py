@@ -199,7 +199,9 @@ def test_an_error_of_the_model_stays_its_own(arguments):
 
 
 def test_types_are_named_with_their_article():
-    assert [a_type(each) for each in (1, "", object(), None)] == ["an int", "a str", "an object", "a NoneType"]
+    given = [1, "", object(), None, EOFError(), ArithmeticError(), UserWarning()]
+    named = ["an int", "a str", "an object", "a NoneType", "an EOFError", "an ArithmeticError", "a UserWarning"]
+    assert [a_type(each) for each in given] == named
 
 
 def test_no_message_has_a_fixed_article_before_a_type():
