@@ -187,7 +187,7 @@ DATA = {
     ),
     "no lengths": (lambda make: make(group_by_length=True).train(), DataError, ["'input_ids'", "length_column_name"]),
     "path": (lambda make: make(train_dataset="data.csv"), DataError, ["train_dataset", "'data.csv'", "Load"]),
-    "number": (lambda make: make(train_dataset=5), DataError, ["train_dataset is a int", "expected a list"]),
+    "number": (lambda make: make(train_dataset=5), DataError, ["train_dataset is an int", "expected a list"]),
     "columns": (lambda make: make(train_dataset={"x": [1], "labels": [1]}), DataError, ["dict", "from_dict"]),
     "no length": (lambda make: make(train_dataset=Unsized()), DataError, ["Unsized", "__len__"]),
     "evaluation by path": (lambda make: make(eval_dataset={"dev": "dev.csv"}), DataError, ["eval_dataset['dev']"]),

@@ -239,7 +239,7 @@ def test_what_a_checkpoint_cannot_hold_is_refused_at_the_save():
     first = next(model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.state[first]["odd"] = object()
-    with pytest.raises(CheckpointError, match="contains a object at 'hidden.weight:odd'"):
+    with pytest.raises(CheckpointError, match="contains an object at 'hidden.weight:odd'"):
         weights.optimizer_state(optimizer, model)
     optimizer.state.clear()
     optimizer.state["shared"] = {"step": 1}

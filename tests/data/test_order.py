@@ -366,7 +366,7 @@ def test_measuring_shows_its_progress(capsys):
         (iter([{"input_ids": [1]}]), "is an iterable dataset"),
         ([{"text": "a"}], "neither 'length' nor 'input_ids' in sample 0.*'text'.*length_column_name"),
         ([{"input_ids": [1]}, (1, 2)], "sample 1, a tuple with no keys"),
-        ([{"input_ids": 3}], "sample 0 has a int in 'input_ids'"),
+        ([{"input_ids": 3}], "sample 0 has an int in 'input_ids'"),
         (Table(input_ids=[[1], None]), "sample 1 has a NoneType"),
         (Table(length=[1, None, 2]), "sample 1 has the length None"),
         (Table(length=[1, -2]), "sample 1 has the length -2"),

@@ -221,7 +221,7 @@ REASONS = {
     "no plan": "Model has no plan for tensor parallelism. Pass tensor_parallel_plan",
     "no layer": "tensor_parallel_plan['layers.o'] is the name of no layer of Model, which has embed, head",
     "nothing divided": "the plan for tensor parallelism divides no layer of Model: head",
-    "not a Linear": "embed cannot be divided (colwise): it is a Embedding; expected a Linear",
+    "not a Linear": "embed cannot be divided (colwise): it is an Embedding; expected a Linear",
     "does not divide": "layers.1.up.weight has 23 columns, which tensor_parallel_size=2 does not divide",
     "tied weights": "tied weights would be separated: layers.0.up.weight and layers.1.up.weight",
     "parameter list": "more is a ParameterList",

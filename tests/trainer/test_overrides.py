@@ -293,7 +293,7 @@ def test_an_optimizer_factory(backend, arguments):
     trainer.train()
     assert calls == [(model, {"a": 1})] and not same_bytes(before, backend.weights(model))
     wrong = Trainer(model, arguments(), train_dataset=rows(12), optimizer_cls_and_kwargs=(lambda: lambda model: 3, {}))
-    with pytest.raises(ArgumentError, match="factory .* returned a int"):
+    with pytest.raises(ArgumentError, match="factory .* returned an int"):
         wrong.create_optimizer()
 
 

@@ -76,7 +76,7 @@ def test_the_plan_of_a_model_may_name_a_parameter_only_to_keep_it_whole():
         ({"layers.*.o": "rowwise"}, 3, ArgumentError, "layers.0.o has in_features=16"),
         ({"extra.0": "colwise"}, 2, ArgumentError, "extra.0 has out_features=9"),
         ({"extra.1": "colwise"}, 2, UnsupportedError, "extra.1 cannot be divided .*it is a Conv1d"),
-        ({"embed": "colwise"}, 2, UnsupportedError, "embed cannot be divided .*it is a Embedding, .* a Linear"),
+        ({"embed": "colwise"}, 2, UnsupportedError, "embed cannot be divided .*it is an Embedding; .* a Linear"),
         ({"embed": "embedding_colwise"}, 3, ArgumentError, "embed has embedding_dim=16"),
         ({"layers.*.q": "moe_tp_experts"}, 2, UnsupportedError, "'moe_tp_experts' for layers.0.q.*not supported"),
     ],
