@@ -222,6 +222,10 @@ def test_the_command_line(script):
     assert said["bogus"][0] == "unseen"
 
 
+def test_an_alias_that_converts_its_value_says_what_it_sets(script):
+    assert command_line(script, "--use_cpu", "true")["use_cpu"] == ("maps", 'True sets device="cpu"')
+
+
 def test_a_command_line_that_contradicts_itself(script):
     said = command_line(script, "--max_steps", "many")
     assert said == {"together": ("refused", said["together"][1])} and "max_steps" in said["together"][1]
