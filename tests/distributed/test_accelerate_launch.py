@@ -61,13 +61,13 @@ def test_a_file_of_fsdp2(folder):
 
 AXES = """
 compute_environment: LOCAL_MACHINE
-distributed_type: MULTI_CPU
+distributed_type: MULTI_GPU
 mixed_precision: 'no'
 num_machines: 1
 num_processes: 2
 parallelism_config:
   parallelism_config_{axis}_size: 2
-use_cpu: true
+use_cpu: false
 """
 
 
