@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import logging
+import os
 import shutil
 import sys
 import time
@@ -204,17 +205,17 @@ def outcome(folder, layout, number):
 
 def main(folder, layout, *numbers):
     logging.disable(logging.WARNING)
-    own = Path(folder) / f"{layout}-{world().rank}"
-    own.mkdir(parents=True, exist_ok=True)
-    place = Path(folder) / layout  # shared by the processes of a run
+    folder = Path(folder).absolute()
+    place = folder / layout  # shared by the processes of a run
     place.mkdir(exist_ok=True)
+    os.chdir(place)  # of logs with relative names
     for number in map(int, numbers):
         began = time.monotonic()
         with contextlib.redirect_stdout(io.StringIO()):
             found = outcome(place, layout, number)
         found["seconds"] = round(time.monotonic() - began, 2)
         if world().rank == 0:
-            with (Path(folder) / f"{layout}.jsonl").open("a") as file:
+            with (folder / f"{layout}.jsonl").open("a") as file:
                 file.write(json.dumps({"number": number} | found) + "\n")
 
 
