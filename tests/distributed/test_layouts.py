@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.distributed.launch import results, run
-from tests.distributed.test_sequence_parallel import assert_near
+from tests.distributed.test_sequence_parallel import OF_WHOLE_BATCHES, assert_near
 
 pytest.importorskip("transformers")
 JOB = Path(__file__).with_name("layouts_job.py")
@@ -273,8 +273,8 @@ def play_features(folder, processes, *given):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "sharding", "without"),
-    # The loss of `overridden` is no sum over samples. Averages need weights that are not sharded.
-    [(2, "", ()), (4, "", ("overridden",)), (4, "stage3", ("overridden", "averaged"))],
+    # Averages need weights that are not sharded.
+    [(2, "", ()), (4, "", OF_WHOLE_BATCHES), (4, "stage3", (*OF_WHOLE_BATCHES, "averaged"))],
 )
 def test_packing_mixtures_spikes_and_overrides(tmp_path, features, processes, sharding, without):
     given = ("tensor_parallel_size=2", f"sharding={sharding}", "learning_rate=1e-3")

@@ -16,8 +16,8 @@ SHORT = ("padded", "windows", "packed", "accumulated", "adapted", "smoothed", "o
 SHORT += ("repeated", "restored")
 LONG = ("averaged", "reentrant", "with_outputs", "loss_function", "unmasked", "masked_words", "mixed", "streamed")
 LONG += ("shifted_by_collator", "own_mask", "bad_sample", "rolled_back", "generated")
-# Their loss is no sum over the samples of a batch, so that it depends on who has which.
-OF_WHOLE_BATCHES = ("overridden",)
+# Their loss is no sum over the samples of a batch, or has masks that depend on its padding, and so on who has which.
+OF_WHOLE_BATCHES = ("overridden", "own_mask")
 WHOLE_WEIGHTS = ("averaged",)  # which refuses weights that are sharded
 STATE = ("saved", "plain_saved")
 ONCE = ("resumed", "dropped", "messages", "refused", "accelerator")
