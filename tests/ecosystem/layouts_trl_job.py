@@ -33,7 +33,7 @@ LAYOUTS = {
 LORA = {"peft_config": peft.LoraConfig(r=2, lora_dropout=0.0, target_modules=["q_proj", "v_proj"])}
 PACKED = {"packing": True, "max_length": 19, "gradient_checkpointing": True}
 # Small steps: where advantages cancel out, gradients are rounding errors, of which AdamW makes steps of full length.
-ONLINE = trl_data.ONLINE | {"per_device_train_batch_size": 4, "temperature": 0.7, "learning_rate": 1e-5}
+ONLINE = trl_data.ONLINE | {"per_device_train_batch_size": 4, "temperature": 0.7, "learning_rate": 1e-6}
 REWARDS = {"reward_funcs": trl_data.by_words}
 CASES = {
     "sft": ("SFT", trl_data.messages, {"assistant_only_loss": True}, {}),
