@@ -74,6 +74,22 @@ class Gate:
         return Opener()
 
 
+def test_on_save_comes_at_the_end_of_the_step_in_which_the_save_has_ended(trainer, monkeypatch):
+    gate, listener = Gate(monkeypatch, 3, until=None), Listener()
+
+    class Opener(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 4:
+                gate.opened.set()
+                for thread in threading.enumerate():
+                    if thread.name == "oneloop-save":
+                        thread.join()
+
+    options = ("--set", "load_best_model_at_end=false", "--set", "save_steps=3", "--set", "max_steps=7")
+    trainer(*KEEP_ALL, *options, callbacks=[Opener(), listener]).train()
+    assert listener.heard[0] == (3, 5, [], True)
+
+
 def test_training_goes_on_and_nothing_of_it_leaks_into_the_file(trainer, tmp_path, monkeypatch):
     """The copy is a real one: weights, moments and random state that change while the file is written do not show."""
     trainer(*KEEP_ALL, output=tmp_path / "calm").train()
