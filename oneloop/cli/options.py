@@ -19,6 +19,7 @@ def parser() -> argparse.ArgumentParser:
     _add_diff(commands)
     _add_checkpoints(commands)
     _add_doctor(commands)
+    _add_accept(commands)
     _add_plan(commands)
     _add_scripts(commands)
     return parser
@@ -142,6 +143,26 @@ def _add_doctor(commands: Any) -> None:
     doctor = commands.add_parser("doctor", help="show the installed frameworks and what each supports on this machine")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
     doctor.set_defaults(failure=1)
+
+
+def _add_accept(commands: Any) -> None:
+    accept = commands.add_parser(
+        "accept",
+        help="try on this machine, in about 20 minutes, what oneloop promises",
+        description="Trains small models on this machine's devices and checks what comes out. Writes a page and a JSON "
+        "file, which have no names of hosts or users and no paths, so they can be posted.",
+        epilog="Exit status: 0 if no check failed, 1 if one did, 2 if the command failed.",
+    )
+    accept.add_argument("checks", nargs="*", metavar="CHECK", help="only these checks, such as train or kill_resume")
+    accept.add_argument("--framework", default="torch", choices=("torch", "paddle", "mindspore"), help="default: torch")
+    accept.add_argument(
+        "--device", metavar="KIND", help="such as cuda, npu or cpu; default: an accelerator if there is one"
+    )
+    accept.add_argument(
+        "--minutes", type=float, default=20.0, metavar="N", help="begin no check after that; default: 20"
+    )
+    accept.add_argument("--output", "-o", default=".", metavar="DIR", help="where to write; default: here")
+    accept.set_defaults(failure=2)
 
 
 def _add_plan(commands: Any) -> None:

@@ -25,7 +25,7 @@ LAYERS = (
     ("callbacks", "trainer", "loop"),
     ("storage", "integrations", "report", "plan", "divergence"),
     ("compat",),
-    ("cli", "recipes", "public", "__main__", "__init__"),
+    ("cli", "recipes", "accept", "public", "__main__", "__init__"),
 )
 # Imports against this order that are left, for type checkers alone: to become fewer, never more.
 FOR_TYPES = {
