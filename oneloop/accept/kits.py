@@ -1,6 +1,7 @@
 """The small model that the checks train. Its first weights are NumPy's, so they are the same on every device, and in
 every framework."""
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,8 @@ def model(framework: str, width: int = 64) -> Any:
 
 
 def _torch(width: int) -> Any:
-    import torch
-    from torch import nn
+    torch = import_module("torch")
+    nn: Any = torch.nn
 
     class Classifier(nn.Module):
         def __init__(self) -> None:
@@ -49,8 +50,8 @@ def _torch(width: int) -> Any:
 
 
 def _paddle(width: int) -> Any:
-    import paddle
-    from paddle import nn
+    paddle = import_module("paddle")
+    nn: Any = paddle.nn
 
     class Classifier(nn.Layer):
         def __init__(self) -> None:
@@ -67,13 +68,13 @@ def _paddle(width: int) -> Any:
             loss = None if labels is None else nn.functional.cross_entropy(logits.astype("float32"), labels)
             return {"loss": loss, "logits": logits}
 
-    assert paddle is not None
     return Classifier()
 
 
 def _mindspore(width: int) -> Any:
-    import mindspore as ms
-    from mindspore import nn, ops
+    ms = import_module("mindspore")
+    nn: Any = import_module("mindspore.nn")
+    ops = import_module("mindspore.ops")
 
     class Classifier(nn.Cell):
         def __init__(self) -> None:

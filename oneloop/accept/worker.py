@@ -11,7 +11,7 @@ from typing import Any
 from .. import callbacks
 from .place import Place, losses_of
 
-SAVED = {"max_steps": 12, "save_strategy": "steps", "save_steps": 3, "save_total_limit": None}
+SAVED: dict[str, Any] = {"max_steps": 12, "save_strategy": "steps", "save_steps": 3, "save_total_limit": None}
 
 
 class _Kills(callbacks.TrainerCallback):

@@ -60,7 +60,7 @@ def scaled(monkeypatch, factor):
 
 def test_a_loss_that_is_not_that_of_the_model(place, monkeypatch):
     scaled(monkeypatch, lambda trainer: 1.01)
-    fails(place, "train", "differ from those of a plain loop")
+    fails(place, "train", "differ from those of the reference")
 
 
 def test_accumulation_that_weighs_wrongly(place, monkeypatch):

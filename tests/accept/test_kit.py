@@ -160,7 +160,7 @@ def test_the_table_of_the_page_has_every_check():
     text = (Path(__file__).resolve().parents[2] / "docs" / "accelerators.md").read_text(encoding="utf-8")
     table = text.split("| check | what it shows")[1].split("### Results")[0]
     named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `")))
-    assert named == [name for name in ORDER]
+    assert named == list(ORDER)
 
 
 ORDER = ("train", "accumulation", "bf16", "fp16", "save_stall", "kill_resume", "ddp", "stage1", "stage2", "stage3")

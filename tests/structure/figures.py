@@ -19,7 +19,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # Packages and modules that are no part of the core: they stand on top of it.
-ON_TOP = ("storage", "integrations", "report", "plan", "compat", "cli", "recipes", "public", "__main__", "__init__")
+ON_TOP = (
+    "storage",
+    "integrations",
+    "report",
+    "plan",
+    "compat",
+    "cli",
+    "recipes",
+    "accept",
+    "public",
+    "__main__",
+    "__init__",
+)
 LIBRARIES = re.compile(
     r"transformers|accelerate\b|\btrl\b|\bpeft\b|paddlenlp|paddleformers|mindnlp|llama.?factory|\bswift\b|setfit", re.I
 )
@@ -165,11 +177,11 @@ def files_naming_libraries(root=ROOT):
     """Files in whose code, comments or messages another library of this kind is named.
 
     Not counted are compat and what is made for a library: converters, arguments. Nor is what stands on top of compat:
-    the command line, recipes, which train models of these libraries, and the public names. The core, which must know
-    nobody, and all that stands beside it are counted. Frameworks are no such libraries, nor is MindNLP in the backend
-    of mindtorch, which is installed by that name."""
+    the command line, recipes and the acceptance kit, which train models of these libraries, and the public names. The
+    core, which must know nobody, and all that stands beside it are counted. Frameworks are no such libraries, nor is MindNLP in
+    the backend of mindtorch, which is installed by that name."""
     apart = ("compat/", "converters/", "checkpoint/convert/", "arguments/")
-    on_top = ("cli/", "recipes/", "public.py", "__init__.py", "__main__.py")
+    on_top = ("cli/", "recipes/", "accept/", "public.py", "__init__.py", "__main__.py")
     return [
         file
         for file, text in sources(root).items()

@@ -1,6 +1,7 @@
 """Other libraries on oneloop: adapters of peft, the trainers of TRL."""
 
 import json
+from importlib import import_module
 from typing import Any
 
 from ..outcome import require
@@ -11,7 +12,7 @@ VOCABULARY = 64
 
 def language_model() -> Any:
     """A Llama of 50 thousand weights."""
-    import torch
+    torch = import_module("torch")
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(3)

@@ -1,5 +1,6 @@
 """What `trainer.plan()` predicts beside what is measured."""
 
+from importlib import import_module
 from typing import Any
 
 from ..outcome import NotRun, require
@@ -10,9 +11,9 @@ WIDTH, BATCH = 3000, 2048
 
 def plan(place: Place) -> dict[str, Any]:
     place.require_framework("torch")
-    import torch
+    torch = import_module("torch")
 
-    module = getattr(torch, place.device, None)
+    module: Any = getattr(torch, place.device, None)
     if place.device == "cpu" or not hasattr(module, "max_memory_allocated"):
         raise NotRun(f"{place.device} does not measure its peak of memory")
     trainer = place.trainer("plan", WIDTH, samples=BATCH, per_device_train_batch_size=BATCH, max_steps=3)
