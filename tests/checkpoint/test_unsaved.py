@@ -205,3 +205,12 @@ def test_arguments_that_a_resume_does_not_use(backend, trained, tmp_path, caplog
         assert arguments["learning_rate"] == "0.1"
         told = summary.events(directory)[-2]["text"]
         assert told.endswith("; learning_rate stays 0.1 (0.123457 was given)")
+
+
+def test_another_run_that_is_not_saved(trained, breaks, monkeypatch, tmp_path):
+    """save_model has saved the model of the first run, not that of the second."""
+    breaks(4)
+    trainer = trained(available()[0].classifier(), rows(16), **RUN)
+    trainer.save_model(str(tmp_path / "model"))
+    trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
+    assert page_of(tmp_path / "out")[0] == "not saved" and unsaved._trainers

@@ -75,7 +75,7 @@ def test_hyperparameters_of_the_script(tmp_path):
     """trainer.record_event("hyperparameters", ...), and those that a search notes; not what is an argument."""
     for name, hidden in (("a", 4), ("b", 8)):
         start = event(
-            "started", 0, 0, name, **START, arguments=ARGUMENTS, hyperparameters={"seed": 1, "hidden": hidden}
+            "started", 0, 0, name, **START, arguments=ARGUMENTS, hyperparameters={"seed": hidden, "hidden": hidden}
         )
         write_lines(
             tmp_path / name / "run.jsonl", [start, event("hyperparameters", 0, 1, name, depth=2, api_key="x" * 40)]
@@ -87,7 +87,7 @@ def test_hyperparameters_of_the_script(tmp_path):
     page = comparison.page([tmp_path / "a", tmp_path / "b"])
     assert page["differing"] == ["hidden"] and [run["values"] for run in page["runs"]] == [["4"], ["8"]]
     rows = comparison.page_data.run_page(directory)["arguments"]
-    assert ["hidden", "4", ""] in rows and ["seed", "7", "42"] in rows and ["seed", "1", ""] not in rows
+    assert ["hidden", "4", ""] in rows and ["seed", "7", "42"] in rows and ["seed", "4", ""] not in rows
 
 
 def test_a_watched_table_has_new_columns_for_every_run(tmp_path):

@@ -178,8 +178,8 @@ def files_naming_libraries(root=ROOT):
 
     Not counted are compat and what is made for a library: converters, arguments. Nor is what stands on top of compat:
     the command line, recipes and the acceptance kit, which train models of these libraries, and the public names. The
-    core, which must know nobody, and all that stands beside it are counted. Frameworks are no such libraries, nor is MindNLP in
-    the backend of mindtorch, which is installed by that name."""
+    core, which must know nobody, and all that stands beside it are counted. Frameworks are no such libraries, nor is
+    MindNLP in the backend of mindtorch, which is installed by that name."""
     apart = ("compat/", "converters/", "checkpoint/convert/", "arguments/")
     on_top = ("cli/", "recipes/", "accept/", "public.py", "__init__.py", "__main__.py")
     return [
