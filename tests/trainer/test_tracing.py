@@ -212,6 +212,37 @@ def test_other_steps_have_no_hooks(backend, traced, monkeypatch):
     assert watched == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 0), (3, 0)]
 
 
+def test_a_run_that_fails_in_a_recorded_step_leaves_no_hooks(backend, traced, monkeypatch):
+    tracing, attached = loading.load(backend.name).tracing, []
+    watch = tracing.watch
+
+    def counted(*given):
+        remove = watch(*given)
+        attached.append(1)
+        return lambda: (attached.pop(), remove())
+
+    class Fails(TrainerCallback):
+        def on_substep_end(self, args, state, control, **kwargs):
+            assert attached
+            raise RuntimeError("between two micro-batches")
+
+    monkeypatch.setattr(tracing, "watch", counted)
+    for name, given in (("traced", {"trace_steps": "0"}), ("verified", {"trace_steps": "", "verify_steps": 1})):
+        with pytest.raises(RuntimeError, match="between two micro-batches"):
+            traced(name, per_device_train_batch_size=4, gradient_accumulation_steps=2, callbacks=[Fails()], **given)
+        assert not attached, name
+
+
+def test_rounding_is_carried_over_steps_that_follow_each_other(backend, traced):
+    """What the weights have of it after a step that was not recorded is not known."""
+
+    def of_weights(name, steps):
+        trace = recorded(traced(name, model=backend.classifier(), trace_steps=steps), 2)
+        return [record.rounding for record in trace.records if record.kind == "weight"]
+
+    assert all(of_weights("all", "0-2")) and not any(of_weights("gap", "0,2")) and not any(of_weights("last", "2"))
+
+
 # -- digests
 
 
