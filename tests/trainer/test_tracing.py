@@ -233,6 +233,13 @@ def test_a_run_that_fails_in_a_recorded_step_leaves_no_hooks(backend, traced, mo
         assert not attached, name
 
 
+def test_a_recording_that_cannot_be_written_is_told(backend, traced, tmp_path, caplog):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "trace").write_text("a file where the folder has to be")
+    trainer = traced(max_steps=2, trace_steps="0")
+    assert trainer.state.global_step == 2 and "Cannot write the recording of step 0" in caplog.text
+
+
 def test_rounding_is_carried_over_steps_that_follow_each_other(backend, traced):
     """What the weights have of it after a step that was not recorded is not known."""
 
