@@ -4,6 +4,7 @@ import multiprocessing
 
 import pytest
 
+from oneloop.checkpoint import unsaved
 from tests.backends.support import DEVICE, available
 
 pytest.register_assert_rewrite("tests.trainer.lifetimes")
@@ -53,6 +54,10 @@ def pytest_collection_finish():
     that are forked from this one share it."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish():
+    unsaved.forget()  # the exit status is pytest's, whatever tests have left unsaved
 
 
 @pytest.fixture(scope="module", autouse=True)
