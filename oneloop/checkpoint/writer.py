@@ -73,7 +73,7 @@ class SaveWriter:
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._finished: list[tuple[Result, bool]] = []  # not yet seen by the main thread; whether it is of a shard
-        self.awaited: list[Ends] = []  # of each save without a result
+        self._awaited: list[Ends] = []  # of each save without a result
         self._results: list[Result] = []  # that the main process has not broadcast to the others
         self._is_announced = False  # a save has ended in one process, and the result is about to be broadcast
 
@@ -103,7 +103,7 @@ class SaveWriter:
     def submit(self, job: Callable[[], None], ends: Ends, name: str, background: bool, is_shard: bool = False) -> None:
         """Write a checkpoint; its result is kept for end(). `is_shard`: that of a process that does not commit, where
         the main process has the result."""
-        self.awaited.append(ends)
+        self._awaited.append(ends)
         self._join(name)
         if background:
             work = (self._write, job, name, is_shard)
@@ -115,7 +115,7 @@ class SaveWriter:
 
     def expect(self, ends: Ends) -> None:
         """Another process writes the save."""
-        self.awaited.append(ends)
+        self._awaited.append(ends)
 
     def await_shards(self) -> None:
         """Called by the process that commits, before it waits for the shards of the others."""
@@ -166,7 +166,7 @@ class SaveWriter:
         # Broadcast before on_save is called anywhere: a callback may wait for all processes, as ray.train.report does.
         results = self.processes.broadcast_object(own) if self.processes.size > 1 else own
         for result in own if self._writes else results:
-            succeeded, failed = self.awaited.pop(0)
+            succeeded, failed = self._awaited.pop(0)
             (succeeded if result is True else failed)()
         return [each for each in results if isinstance(each, str)]
 
@@ -227,7 +227,7 @@ class SaveWriter:
             self._collect()
             own, self._results = self._results, []
             for result in own if self._writes else ():
-                succeeded, failed = self.awaited.pop(0)
+                succeeded, failed = self._awaited.pop(0)
                 (succeeded if result is True else failed)()
         except Exception as error:
             logger.error("%s", error)

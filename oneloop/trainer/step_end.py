@@ -63,7 +63,7 @@ class StepEnd:
         trainer, checkpointer = core.trainer, run.checkpointer
         if not core.mesh.is_single:
             run.sync.sync_after_update()
-        if checkpointer.writer.awaited and checkpointer.writer.can_end:
+        if checkpointer.writer.can_end:
             checkpointer.finalize_completed()
         if checkpointer.open_checkpoints:
             checkpointer.notify_saved()
