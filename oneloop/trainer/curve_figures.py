@@ -13,11 +13,18 @@ from .part import RunContext
 
 
 @dataclass(frozen=True)
-class _End:
-    """The end of a step."""
+class _Work:
+    """What has been done up to a moment."""
 
     seconds: float  # of training, without evaluations
     tokens: int  # of the run, in this process
+
+
+@dataclass(frozen=True)
+class _End:
+    """The end of a step."""
+
+    work: _Work
     rate: float
     norm: Any  # a number, a scalar on the device, or None
 
@@ -29,34 +36,36 @@ class StepFigures:
         self.context = context
         self._tokens: Callable[[], int] = int
         self._excluded = 0.0  # seconds of evaluations
-        self._before = self._end(0.0, None)
-        self._last: _End | None = None
+        self._before = self._work()  # at the end of the last point
+        self._last: _End | None = None  # of the last step, if it is in no point yet
         self._ends: dict[int, _End] = {}  # of the points that are not written
 
     def count_tokens_by(self, tokens: Callable[[], int]) -> None:
         self._tokens = tokens
 
     def begin(self) -> None:
-        self._before = self._end(0.0, None)
+        self._before = self._work()
 
     def exclude_time(self, seconds: float) -> None:
         self._excluded += seconds
 
     def end_step(self, step: int, ends_point: bool) -> None:
-        self._last = self._end(self.context.learning_rate, self.context.engine.norm)
+        self._last = _End(self._work(), self.context.learning_rate, self.context.engine.norm)
         if ends_point:
             self._ends[step] = self._last
 
-    def _end(self, rate: float, norm: Any) -> _End:
-        return _End(time.perf_counter() - self._excluded, self._tokens(), rate, norm)
+    def _work(self) -> _Work:
+        return _Work(time.perf_counter() - self._excluded, self._tokens())
 
     def of_point(self, step: int, steps: int) -> dict[str, Any]:
         """Of a point that ends with this step and has the losses of so many."""
         end = self._ends.pop(step, None) or self._last
         if end is None:
             return {}
-        before, self._before = self._before, end
-        seconds, tokens = end.seconds - before.seconds, end.tokens - before.tokens
+        if end is self._last:
+            self._last = None
+        before, self._before = self._before, end.work
+        seconds, tokens = end.work.seconds - before.seconds, end.work.tokens - before.tokens
         figures: dict[str, Any] = {"learning_rate": end.rate}
         if end.norm is not None:
             figures["grad_norm"] = end.norm

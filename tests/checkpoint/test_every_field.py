@@ -26,6 +26,7 @@ COMPILED = r"engine\._differentiate.*"  # on MindSpore
 # Attributes that may differ after a resume, and why. A new one belongs into the state of its part, or here.
 OF_THE_PROCESS = {
     r"meter\.(_logged|_waited|first_step|started).*": "speed is that of this process",
+    r"curve\.figures\.(_before\.seconds|_excluded)": "a time; speed is that of this process",
     r"curve\.due|callbacks\[0\]\._saved_at|callbacks\[\d+\]\._began.*": "a time",
     r"update\.broadcasts\.is_done": "looks at the first batches of this process",
     r"logged_metrics\.(averages|of_all|_unread).*": "added up as the sums of sources are",
