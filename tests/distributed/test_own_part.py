@@ -9,6 +9,7 @@ import math
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -268,7 +269,7 @@ def test_a_part_is_not_asked_for_events_that_it_does_not_have():
 
     parts = Parts()
     for kind in (Quiet, NormMean, Inactive):
-        parts.add(kind(None))
+        parts.add(kind(SimpleNamespace(backend=None)))
     hooks = vars(Hooks.of(parts))
     assert {event for event, called in hooks.items() if called} == {"end_micro_batch", "end_update", "log"}
     assert all(len(called) <= 1 for called in hooks.values())

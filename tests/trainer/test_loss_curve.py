@@ -19,6 +19,7 @@ from tests.internals import run_id
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "max_steps": 7, "logging_steps": 500}
 SAVED = RUN | {"save_strategy": "steps", "save_steps": 3, "save_async": False}
+SAME = ("learning_rate", "grad_norm")  # after a resume, where speeds are others
 
 
 def points(folder):
@@ -207,6 +208,9 @@ def test_a_resumed_run_continues_it(backend, trained, tmp_path, monkeypatch):
     found = [entry for entry in lines(tmp_path / "out") if entry["run"] != "other"]
     assert len({entry["run"] for entry in found}) == 1
     assert [(entry["step"], entry["loss"]) for entry in found] == points(tmp_path / "whole")
+    for entry, expected in zip(found, lines(tmp_path / "whole"), strict=True):
+        assert entry.keys() - {"time"} == expected.keys() - {"time"}
+        assert [entry[name] for name in SAME] == [expected[name] for name in SAME]
     assert sum(entry["run"] == "other" for entry in lines(tmp_path / "out")) == 1, "lines of other runs stay"
 
 
@@ -220,7 +224,8 @@ def test_a_run_that_fails_has_its_last_losses(trained, single, tmp_path):
 
 
 def curve_of(skips):
-    return LossCurve(SimpleNamespace(args=SimpleNamespace(logging_nan_inf_filter=skips, nonfinite="stop")))
+    args = SimpleNamespace(logging_nan_inf_filter=skips, nonfinite="stop")
+    return LossCurve(SimpleNamespace(backend=None, args=args))
 
 
 def test_a_step_that_is_left_out_has_no_point(monkeypatch):

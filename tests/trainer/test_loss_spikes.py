@@ -323,9 +323,9 @@ def test_warn_changes_nothing(backend, trained, tmp_path, caplog):
     assert same_bytes(backend.weights(warned.model), backend.weights(plain.model))
 
 
-def guard_of(**context):
+def guard_of(backend=None, **context):
     args = SimpleNamespace(loss_spike="warn", loss_spike_window=8, loss_spike_threshold=10.0)
-    return SpikeGuard(SimpleNamespace(args=args, restart=None, **context))
+    return SpikeGuard(SimpleNamespace(backend=backend, args=args, restart=None, **context))
 
 
 def source_of(path, same_samples=True):

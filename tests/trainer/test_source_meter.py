@@ -167,7 +167,7 @@ class Two:
 
 
 def meter(**given):
-    found = SourceMeter(SimpleNamespace(**given))
+    found = SourceMeter(SimpleNamespace(backend=None, **given))
     found.names, found.sampler, found.logs_losses = ["a", "b"], object(), True
     found.sums, found.of_all = Sums.zero(2), Sums.zero(2)
     return found
@@ -214,7 +214,8 @@ def test_the_rows_of_a_process_of_two(sharding, tmp_path):
     args = TrainingArguments(str(tmp_path), stream_sharding=sharding, report_to="none")
     trainer, plan = SimpleNamespace(train_dataset=data), SimpleNamespace(loader=None)
     mesh = Mesh.of_batches(2, 1)
-    found = SourceMeter(SimpleNamespace(args=args, trainer=trainer, mesh=mesh, plan=plan, batch_size=3))
+    context = SimpleNamespace(backend=None, args=args, trainer=trainer, mesh=mesh, plan=plan, batch_size=3)
+    found = SourceMeter(context)
     found.plan_ready()
     first = 15 if sharding == "samples" else 6  # with its own shards, a process mixes them by itself
     assert found.sampler(0, 2).tolist() == data.sources(np.arange(first, first + 3)).tolist()
