@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..backends import registry
 from ..errors import ArgumentError, MissingPackageError
 from . import machine
 from .checks import BY_NAME, CHECKS, Check
@@ -31,6 +32,8 @@ def run(
     """The result as plain data: the machine, and the outcome of each check."""
     if unknown := [name for name in names if name not in BY_NAME]:
         raise ArgumentError(f"no check is called {', '.join(unknown)}; there are {', '.join(BY_NAME)}")
+    if framework not in registry.acceptable():
+        raise ArgumentError(f"no framework is called {framework}; there are {', '.join(registry.acceptable())}")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="oneloop-accept-") as folder:
         found = _child({"machine": True, "framework": framework}, Path(folder), 120.0)

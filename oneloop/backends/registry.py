@@ -68,6 +68,7 @@ class BackendSpec:
     inherits: str = ""  # the backend whose unsupported values are its own too
     handled_by_backend: tuple[str, ...] = ()  # arguments that it sees to in one way, whatever is given
     optimizer_layout: str = ""  # "module:LAYOUT", an OptimizerLayout: what its checkpoints hold, for other frameworks
+    acceptance_model: str = ""  # "module:CLASS", of the weights of its layers: the model that oneloop accept trains
     # The module that is Backend.randomness, imported alone when the framework arrives after set_seed; by default
     # the one of this name beside `module`.
     randomness: str = ""
@@ -205,6 +206,11 @@ def names() -> tuple[str, ...]:
 def released() -> tuple[str, ...]:
     """The backends of this package, which the pages in docs/ describe."""
     return tuple(name for name in names() if name in BUILT_IN)
+
+
+def acceptable() -> tuple[str, ...]:
+    """Backends that `oneloop accept` can try."""
+    return tuple(spec.name for spec in specs() if spec.listed and spec.acceptance_model)
 
 
 def parallel() -> tuple[str, ...]:

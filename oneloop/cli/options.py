@@ -154,7 +154,9 @@ def _add_accept(commands: Any) -> None:
         epilog="Exit status: 0 if no check failed, 1 if one did, 2 if the command failed.",
     )
     accept.add_argument("checks", nargs="*", metavar="CHECK", help="only these checks, such as train or kill_resume")
-    accept.add_argument("--framework", default="torch", choices=("torch", "paddle", "mindspore"), help="default: torch")
+    accept.add_argument(
+        "--framework", default="torch", metavar="NAME", help="torch, paddle or mindspore; default: torch"
+    )
     accept.add_argument(
         "--device", metavar="KIND", help="such as cuda, npu or cpu; default: an accelerator if there is one"
     )

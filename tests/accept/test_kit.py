@@ -77,6 +77,10 @@ def test_the_time_is_limited(children, monkeypatch):
 def test_what_is_asked_for_is_checked(children):
     with pytest.raises(ArgumentError, match="no check is called trian; there are train, "):
         run("torch", names=["trian"])
+    with pytest.raises(ArgumentError, match="no framework is called tensorflow; there are torch, paddle, mindspore$"):
+        run("tensorflow")
+    with pytest.raises(ArgumentError, match="no framework is called mindtorch"):
+        run("mindtorch")
     with pytest.raises(ArgumentError, match="no npu that torch can use; it has cuda, cpu"):
         run("torch", device="npu")
     found = run("torch", device="cpu", names=["bf16", "train"], say=lambda text: None)

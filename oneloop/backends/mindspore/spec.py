@@ -41,4 +41,5 @@ SPEC = BackendSpec(
     unsupported="oneloop.backends.mindspore.unsupported:UNSUPPORTED",
     handled_by_backend=("dataloader_pin_memory", "eval_use_gather_object"),
     optimizer_layout="oneloop.backends.mindspore.optimizer_layout:LAYOUT",
+    acceptance_model="oneloop.backends.mindspore.acceptance:Classifier",
 )

@@ -58,5 +58,6 @@ SPEC = BackendSpec(
     unsupported="oneloop.backends.paddle.unsupported:UNSUPPORTED",
     handled_by_backend=("eval_use_gather_object",),
     optimizer_layout="oneloop.backends.paddle.optimizer_layout:LAYOUT",
+    acceptance_model="oneloop.backends.paddle.acceptance:Classifier",
     prepare=prepare,
 )

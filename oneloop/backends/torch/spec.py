@@ -51,4 +51,5 @@ SPEC = BackendSpec(
     unsupported="oneloop.backends.torch.unsupported:UNSUPPORTED",
     handled_by_backend=("eval_use_gather_object",),
     optimizer_layout="oneloop.backends.torch.optimizer_layout:LAYOUT",
+    acceptance_model="oneloop.backends.torch.acceptance:Classifier",
 )
