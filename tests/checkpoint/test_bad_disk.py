@@ -93,9 +93,11 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(background, backend, traine
     assert trainer.state.global_step == 4
     assert [path.name for path in output.glob("checkpoint-*")] == ["checkpoint-2"]
     assert is_whole(output / "checkpoint-2") and not leftovers(output)
-    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "checkpoint-4" in said.getMessage() and "NOT saved" in said.getMessage()
-    assert "No space left" in said.getMessage()
+    failed, unsaved = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "checkpoint-4 was NOT saved" in failed and "No space left" in failed
+    assert "checkpoint-2 is unaffected. It was the last save." in failed
+    assert "of the 4 steps of this run, those after checkpoint-2 are on no disk" in unsaved
+    assert "trainer.save_model(DIR)" in unsaved and "exit status of this process will be 74" in unsaved
 
 
 def test_another_error_of_the_writer_is_raised(backend, trained, output, full_disk):

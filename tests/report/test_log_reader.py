@@ -229,8 +229,8 @@ def test_a_comparison_names_runs_by_the_arguments_in_which_they_differ(tmp_path)
     assert data["differing"] == ["learning_rate"] and [run["name"] for run in data["runs"]] == ["0/run", "1/run"]
     assert [run["label"] for run in data["runs"]] == ["learning_rate 0.1", "learning_rate 0.2"]
     assert ["eval_accuracy", True] in data["metrics"] and ["eval_loss", False] in data["metrics"]
-    last, best, at = data["runs"][0]["metrics"]["eval_loss"]
-    assert float(best) <= float(last) and at in (250, 500)
+    last, best, at, exact = data["runs"][0]["metrics"]["eval_loss"]
+    assert float(best) <= float(last) and at in (250, 500) and float(best) == pytest.approx(exact, rel=1e-3)
 
 
 def test_the_best_value_is_the_highest_or_the_lowest(tmp_path):
@@ -239,8 +239,8 @@ def test_the_best_value_is_the_highest_or_the_lowest(tmp_path):
     found.use_history([{"step": step, "eval_loss": loss, "eval_accuracy": share} for step, loss, share in values])
     run = comparison.read(found, "run")
     assert run["best"] == {"eval_loss": (1.0, 20.0), "eval_accuracy": (0.75, 20.0)}
-    row = comparison.table_row(run, [])["metrics"]
-    assert row == {"eval_loss": ["2", "1", 20.0], "eval_accuracy": ["0.5", "0.75", 20.0]}
+    (row,) = comparison.table_rows([run], [])
+    assert row["metrics"] == {"eval_loss": ["2", "1", 20.0, 1.0], "eval_accuracy": ["0.5", "0.75", 20.0, 0.75]}
     assert summary.figures(found) == [["eval_loss", "2", "1", "20"], ["eval_accuracy", "0.5", "0.75", "20"]]
     overview = summary.summary(found, now=0.0)
     assert overview[-2:] == [["evaluation loss", "2", "lowest 1 at 20"], ["accuracy", "0.5", "best 0.75 at 20"]]

@@ -97,7 +97,7 @@ def test_a_page_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypat
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def half(self, text, encoding):
+    def half(self, text, encoding, newline):
         self.write_bytes(text.encode(encoding)[:100])
         full()
 

@@ -101,7 +101,7 @@ def test_mixtures_of_streams_need_weights(tmp_path):
         Mixture({"a": formats.jsonl(tmp_path)})
     with pytest.raises(DataError, match="can be read only once"):
         Mixture({"a": iter([1])}, [1])
-    with pytest.raises(ArgumentError, match="its weight is 0, finally"):
+    with pytest.raises(ArgumentError, match="a dataset is never exhausted: its final weight is 0"):
         Mixture({"a": formats.jsonl(tmp_path), "b": [1]}, [1, 0], stop="all_exhausted")
     with pytest.raises(DataError, match="'b' of the mixture has no samples"):
         list(Mixture({"a": formats.jsonl(tmp_path), "b": set()}, [1, 1]))

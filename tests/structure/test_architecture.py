@@ -9,7 +9,7 @@ from tests.structure import ownership
 ROOT = ownership.PACKAGE.parent
 PAGES = [ROOT / "docs" / "architecture.md", *sorted((ROOT / "docs" / "internals").glob("*.md"))]
 PAGE = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
-PLACES = ("oneloop/", "tests/", "scripts/", "docs/")  # other paths are relative to the package
+PLACES = ("oneloop/", "tests/", "scripts/", "docs/", "benchmarks/")  # other paths are relative to the package
 
 
 def section(title):
