@@ -139,7 +139,10 @@ def test_the_script_for_trl(at, capsys):
     ("words", "message"),
     [
         (["--search", '{"learning_rate": [1]}'], "a trainer of TRL, which cannot search"),
-        (["--data", "a=preferences.jsonl", "b=preferences.jsonl"], "TRL's trainers take one dataset. Pass the files as a list."),
+        (
+            ["--data", "a=preferences.jsonl", "b=preferences.jsonl"],
+            "TRL's trainers take one dataset. Pass the files as a list.",
+        ),
         (["--packing", "true"], "packing is for language models"),
         (["--task", "sft", "--trl", '{"beta": 1}'], "sft does not use TRL"),
     ],
