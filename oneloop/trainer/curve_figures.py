@@ -12,7 +12,7 @@ from typing import Any
 from .part import RunContext
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Work:
     """What has been done up to a moment."""
 
@@ -20,7 +20,7 @@ class _Work:
     tokens: int  # of the run, in this process
 
 
-@dataclass(frozen=True)
+@dataclass
 class _End:
     """The end of a step."""
 
