@@ -8,7 +8,7 @@ before it agrees, was computed by the code of the layer around.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ CLIPPING, UPDATE, STATE = "clipping", "update", "state"
 ALL = "(all parameters)"
 BATCH = "(batch)"
 LOSS = "(loss)"  # of the update
+NO_GRADIENT = "no gradient in "  # A or B
 
 # The order in which records are compared; the records of one phase are in the order in which the run has made them.
 PHASES: tuple[tuple[str, ...], ...] = (
@@ -60,6 +61,9 @@ TITLES = {
     "update": "updates",
     "buffer_after": "buffers after the step",
 }
+
+
+Key = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True)
@@ -224,13 +228,13 @@ class Step:
         return Finding(a.step, INPUT, BATCH, "", what)
 
     def _pairs(self, kinds: tuple[str, ...]) -> list[Pair]:
-        """Records of these kinds that both have, in the order of A."""
+        """Records of these kinds that both have, in the order of A, and gradients of inputs that one of them lacks."""
         found = []
-        for key, record in self.ours.items():
+        for key, record in self._in_order(kinds):
             other = self.theirs.get(key)
-            if record.kind not in kinds:
-                continue
-            if other is not None and record.has_samples == other.has_samples:
+            if key not in self.ours:
+                found.append(replace(self.pair(_nothing(record), record), reason=f"{NO_GRADIENT}A"))
+            elif other is not None and record.has_samples == other.has_samples:
                 pair = self.pair(record, other)
                 is_mean = record.kind in ("input", "output") and not record.has_samples
                 # A mean over a micro-batch, such as its loss, is another one in every micro-batch and process.
@@ -239,10 +243,26 @@ class Step:
                     self._means.append(pair)
                 if not is_other_mean and not self._is_part(pair):
                     found.append(pair)
-            elif other is None and record.kind == "input_gradient" and self._lacks_gradient(record):
-                nothing = replace(record, norm=0.0, largest=0.0, projections=[0.0] * digests.PROJECTIONS)
-                found.append(replace(self.pair(record, nothing), reason="no gradient in B"))
+            elif other is None and _lacks_gradient(self.theirs, record):
+                found.append(replace(self.pair(record, _nothing(record)), reason=f"{NO_GRADIENT}B"))
         return found
+
+    def _in_order(self, kinds: tuple[str, ...]) -> Iterator[tuple[Key, Record]]:
+        """Records of A, and behind the one that B has before it, each gradient of an input that only B has."""
+        own: dict[Key | None, list[tuple[Key, Record]]] = {}
+        last: Key | None = None
+        for key, record in self.theirs.items():
+            if record.kind not in kinds:
+                continue
+            if key in self.ours:
+                last = key
+            elif _lacks_gradient(self.ours, record):
+                own.setdefault(last, []).append((key, record))
+        yield from own.get(None, ())
+        for key, record in self.ours.items():
+            if record.kind in kinds:
+                yield key, record
+                yield from own.get(key, ())
 
     def _is_part(self, pair: Pair) -> bool:
         """Whether one of them is a process's part of an activation, between layers that divide it, or of a gradient
@@ -254,11 +274,6 @@ class Step:
         is_divided = a.shape != b.shape and a.kind in MEASURED and a.kind != "gradient"
         apart = max(a.replicas, b.replicas) > THRESHOLD * pair.expected
         return is_divided or (a.kind == "input_gradient" and apart)
-
-    def _lacks_gradient(self, record: Record) -> bool:
-        """Whether B has a gradient of the outputs of this layer, but none of its inputs."""
-        has = {key[0] for key in self.theirs if key[1] == record.name and key[3] == record.call}
-        return "output_gradient" in has and "input_gradient" not in has
 
     def pair(self, a: Record, b: Record) -> Pair:
         distance, norm = _distance(a, b), max(a.norm, b.norm)
@@ -339,6 +354,18 @@ class Step:
 
 def _distance(a: Record, b: Record) -> float:
     return float(np.sqrt(np.mean((np.array(a.projections) - np.array(b.projections)) ** 2)))
+
+
+def _nothing(record: Record) -> Record:
+    return replace(record, norm=0.0, largest=0.0, projections=[0.0] * digests.PROJECTIONS)
+
+
+def _lacks_gradient(records: Mapping[Key, Record], record: Record) -> bool:
+    """Whether a run has a gradient of the outputs of a layer, but none of its inputs, of which this is one."""
+    if record.kind != "input_gradient":
+        return False
+    has = {key[0] for key in records if key[1] == record.name and key[3] == record.call}
+    return "output_gradient" in has and "input_gradient" not in has
 
 
 def _usual_share(trace: Trace) -> float:

@@ -7,7 +7,19 @@ import numpy as np
 
 from ..formats import digests
 from ..formats.trace_file import Record, Trace
-from .comparison import ACCUMULATION, CLIPPING, GRADIENT, INPUT, LOSS, STATE, UPDATE, Finding, Step, other_options
+from .comparison import (
+    ACCUMULATION,
+    CLIPPING,
+    GRADIENT,
+    INPUT,
+    LOSS,
+    NO_GRADIENT,
+    STATE,
+    UPDATE,
+    Finding,
+    Step,
+    other_options,
+)
 
 LONGEST = 1 << 24  # positions
 CLOSE = 0.02  # of the difference may be left unexplained
@@ -66,7 +78,12 @@ def _of_values(finding: Finding, step: Step) -> Iterator[str]:
         yield from _stale(a, step)
     if a.kind == "output":
         yield from _bias(a, b, step)
-    if finding.kind in (GRADIENT, ACCUMULATION) or a.kind in ("output", "gradient", "clipped", "update", "state"):
+    if finding.pair.reason.startswith(NO_GRADIENT):
+        yield (
+            f"nothing flows back from there in {finding.pair.reason[-1]}: a tensor is detached, or computed where "
+            "gradients are off"
+        )
+    elif finding.kind in (GRADIENT, ACCUMULATION) or a.kind in ("output", "gradient", "clipped", "update", "state"):
         yield from _scale(finding, a, b, step)
     if finding.kind == ACCUMULATION:
         yield from _missing_part(step)
@@ -140,7 +157,7 @@ def _scale(finding: Finding, a: Record, b: Record, step: Step) -> Iterator[str]:
         return
     if finding.kind == UPDATE:
         yield f"the change in B is {factor:.6g} times that in A: another learning rate"
-    elif finding.kind in (GRADIENT, ACCUMULATION):
+    elif finding.kind == ACCUMULATION or (finding.kind == GRADIENT and not finding.module):
         yield f"all gradients of B are {factor:.6g} times those of A: {_divisor(factor, step)}"
     elif a.name == LOSS:
         yield f"the loss of B is {factor:.6g} times that of A: {_divisor(factor, step)}"

@@ -84,6 +84,8 @@ HINTS = {
     "dropout": "dropout draws other random numbers",
     "order of dropout": "dropout draws other random numbers",
     "sum as loss": "the number of samples",
+    "doubled gradient": "B has 2 times the values of A",
+    "no gradient": "nothing flows back from there in B",
     "transposed weight": "transposed",
     "stale buffer": "was not updated in B",
     "other order": "another order",

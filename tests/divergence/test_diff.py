@@ -67,6 +67,15 @@ def test_a_fault_is_named(runs, fault):
     assert found.first.step == 0
 
 
+def test_a_gradient_that_only_the_second_run_has_is_named(runs):
+    fault = Fault("no gradient", "blocks.0.attention.key")
+    found = compare_runs(runs(fault=fault), runs())
+    assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
+    assert "no gradient in A" in to_text(found) and any(
+        "flows back from there in A" in each for each in found.first.hints
+    )
+
+
 def test_a_lost_micro_batch_is_one_of_accumulation(runs):
     found = compare_runs(runs(layout="accumulated"), runs(layout="accumulated", fault=Fault("lost micro-batch", "")))
     assert (found.first.module, found.first.kind) == (faults.ALL, "accumulation"), to_text(found)
