@@ -18,11 +18,14 @@ def command(options: argparse.Namespace) -> int:
     sizes.parse("--device-memory", options.device_memory)  # before the script takes its time
     asked = {"world": options.world, "device_memory": options.device_memory, "per_machine": options.per_machine}
     asked |= {"search": (options.world or 1) > 1 and options.device_memory is not None, "progress": _Progress()}
-    request.begin(request.Request(asked))
     output = sys.stdout
     try:
         # What the script prints goes to stderr, so that stdout has the plan alone.
-        with contextlib.redirect_stdout(sys.stderr), _without_weights(options):
+        with (
+            request.planning(request.Request(asked)),
+            contextlib.redirect_stdout(sys.stderr),
+            _without_weights(options),
+        ):
             status = (run_module if options.module else run)(options.script, options.arguments, options.library)
     except request.PlanMade as made:
         plan = made.plan

@@ -32,7 +32,8 @@ same data. tests/distributed/toy_axis.py is an example.
 
 import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -294,10 +295,15 @@ SINGLE = Mesh()
 _stands_for_all = False
 
 
-def stand_for_all() -> None:
-    """Have one process take the place of any number from now on, which are planned and not started."""
+@contextmanager
+def standing_for_all() -> Iterator[None]:
+    """A context in which one process takes the place of any number, which are planned and not started."""
     global _stands_for_all
-    _stands_for_all = True
+    before, _stands_for_all = _stands_for_all, True
+    try:
+        yield
+    finally:
+        _stands_for_all = before
 
 
 def build(args: Any, rank: int, size: int) -> Mesh:

@@ -1,5 +1,7 @@
 """Whether this process only plans: `oneloop plan` runs a script until its Trainer would train."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -27,11 +29,16 @@ class PlanMade(BaseException):  # not an Exception: scripts catch these around t
 _current: Request | None = None
 
 
-def begin(request: Request) -> None:
-    """Make train() plan instead of train from now on."""
+@contextmanager
+def planning(request: Request) -> Iterator[None]:
+    """A context in which train() plans instead of training."""
     global _current
-    _current = request
-    mesh.stand_for_all()
+    before, _current = _current, request
+    try:
+        with mesh.standing_for_all():
+            yield
+    finally:
+        _current = before
 
 
 def is_active() -> bool:

@@ -1,7 +1,10 @@
 """Plans against what small runs really have: parameters, optimizer state, steps, checkpoints, on every framework."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,6 +71,42 @@ def test_a_script_is_planned_with_the_options_of_the_command(backend, arguments,
     with pytest.raises(request.PlanMade) as ended:
         trainer.train()
     assert ended.value.plan.world == 4 and trainer.state.global_step == 0
+
+
+SCRIPT = """
+from oneloop import Trainer, TrainingArguments
+from tests.backends.support import available, rows
+
+args = TrainingArguments("out", max_steps=1, report_to="none", use_cpu=True, disable_tqdm=True, save_strategy="no")
+print("trained", Trainer(available()[0].classifier(), args, train_dataset=rows(8)).train().global_step)
+"""
+
+
+AFTER_A_PLAN = """
+import os
+from oneloop.cli.main import main
+from oneloop.plan import request
+
+assert main(["plan", "--weights", "job.py"]) == 0 and not os.path.exists("out")
+assert main(["plan", "broken.py"]) == 3 and not request.is_active()
+assert main(["run", "job.py"]) == 0
+"""
+
+
+def test_a_run_after_a_plan_in_the_same_interpreter_trains(tmp_path):
+    """In an interpreter of its own: `oneloop run` replaces the Trainer of other libraries for good."""
+    (tmp_path / "job.py").write_text(SCRIPT)
+    (tmp_path / "broken.py").write_text("raise SystemExit(3)")
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_A_PLAN],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Plan of job.py") and "trained 1" in done.stdout
 
 
 def test_a_plan_draws_no_random_numbers(backend, arguments):
