@@ -101,6 +101,7 @@ class Checkpointer:
         )
         self.last_saved: str | None = None
         self.failed_step: int | None = None  # of a save after which none has succeeded
+        self._model_saved_at: int | None = None  # step of the last save_model during training
         self.open_checkpoints: list[OpenCheckpoint] = []
         self._is_saving = False  # the current _save_checkpoint has called oneloop's
         self._override_error: OSError | None = None  # of the current _save_checkpoint, after oneloop's has returned
@@ -427,7 +428,10 @@ class Checkpointer:
     # -- a run whose last save has failed
 
     def report_unsaved(self) -> None:
-        """At the end of a run: if its last save has failed, the model is in memory alone."""
+        """At the end of a run: if its last save has failed, the model is in memory alone, unless save_model has written
+        that of the last step."""
+        if self._model_saved_at == self.trainer.state.global_step:
+            self.failed_step = None
         if self.failed_step is None or not self.writes:
             return
         last = f"those after {Path(self.last_saved).name}" if self.last_saved else "all of them"
@@ -443,11 +447,13 @@ class Checkpointer:
 
     def mark_saved(self, folder: Any = None) -> None:
         """The model has been saved, in a checkpoint or in a directory."""
-        if self.failed_step is not None and not self.trainer.is_in_train and folder is not None:
+        if folder is not None and self.trainer.is_in_train:  # more steps may follow
+            self._model_saved_at = self.trainer.state.global_step
+            return
+        if folder is not None and self.failed_step is not None:
             self.run.events.add("model_saved", to=str(folder))
-        if folder is None or not self.trainer.is_in_train:
-            self.failed_step = None
-            unsaved.remove(self.trainer)
+        self.failed_step = None
+        unsaved.remove(self.trainer)
 
     def rotate(self) -> None:
         """Delete what the last checkpoint supersedes."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oneloop import TrainerCallback
+from oneloop import Trainer, TrainerCallback
 from oneloop.checkpoint import capture, checkpointer, unsaved
 from oneloop.report import summary
 from oneloop.report.log_reader import Directory
@@ -91,8 +91,6 @@ def test_something_that_saves_it_afterwards(trained, breaks, monkeypatch, tmp_pa
         def on_train_begin(self, args, state, control, model=None, **kwargs):
             Saves.trainer = kwargs.get("trainer") or made[0]
 
-    from oneloop import Trainer
-
     made = []
 
     class Made(Trainer):
@@ -117,24 +115,30 @@ def test_something_that_saves_it_afterwards(trained, breaks, monkeypatch, tmp_pa
     assert not unsaved._trainers
 
 
-def test_a_save_model_during_the_run_does_not_save_its_last_steps(trained, breaks, tmp_path):
-    class Saves(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == 3:
-                made[0].save_model(str(tmp_path / "model"))
+class Saves(TrainerCallback):
+    """Asks for a checkpoint at step 2 and saves the model at another."""
 
-    from oneloop import Trainer
+    def __init__(self, step, folder):
+        self.step, self.folder, self.trainer = step, folder, None
 
-    made = []
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = state.global_step == 2
+        if state.global_step == self.step:
+            self.trainer.save_model(self.folder)
 
-    class Made(Trainer):
-        def train(self, *args, **kwargs):
-            made.append(self)
-            return super().train(*args, **kwargs)
+    def make(self, *args, **kwargs):
+        self.trainer = Trainer(*args, **kwargs)
+        return self.trainer
 
+
+@pytest.mark.parametrize(("step", "state"), [(3, "not saved"), (4, "finished")])
+def test_a_save_model_during_the_run_counts_if_it_has_the_last_step(trained, breaks, tmp_path, caplog, step, state):
     breaks(2)
-    trained(available()[0].classifier(), rows(16), trainer_class=Made, callbacks=[Saves()], **RUN, save_async=False)
-    assert unsaved._trainers and page_of(tmp_path / "out")[0] == "not saved"
+    saves = Saves(step, str(tmp_path / "model"))
+    given = {"max_steps": 4, "per_device_train_batch_size": 4, "save_strategy": "no", "save_async": False}
+    trained(available()[0].classifier(), rows(16), trainer_class=saves.make, callbacks=[saves], **given)
+    assert page_of(tmp_path / "out")[0] == state
+    assert bool(unsaved._trainers) == ("The last save has failed" in caplog.text) == (step == 3)
 
 
 @pytest.mark.parametrize("size", [1, 5 << 20, 999_999, 2**20 * 7 - 1])
@@ -174,10 +178,12 @@ exec(sys.argv[2])
         ("pass", 74),
         ("trainer.save_model(sys.argv[1] + '/model')", 0),
         ("sys.exit(0)", 74),
+        ("sys.exit(3)", 3),
+        ("sys.exit('not good enough')", 1),
         ("raise KeyError('own')", 1),
         ("import os; pid = os.fork(); pid or sys.exit(0); assert os.waitpid(pid, 0)[1] == 0, 'child'", 74),
     ],
-    ids=["nothing", "saved", "exit", "an exception", "a child"],
+    ids=["nothing", "saved", "exit", "a status", "a message", "an exception", "a child"],
 )
 def test_the_status_of_the_process(tmp_path, then, status):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
