@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import libraries
+from ..checkpoint.model_files import writing
 from ..extension import ArgumentsExtension, Extension, extend_arguments, register
 from ..plan import request as plan_request
 from . import accelerate_state, mode
@@ -21,7 +22,8 @@ class ScriptExpectations(Extension):
         warn_unused_overrides(trainer)
         # Scripts of transformers write into it as soon as there is a Trainer; otherwise the first file creates it.
         if mode.emulates("transformers") and trainer.args.should_save and not plan_request.is_active():
-            run.output_dir.mkdir(parents=True, exist_ok=True)
+            with writing(run.output_dir):
+                run.output_dir.mkdir(parents=True, exist_ok=True)
 
     def gradient_state(self) -> Any:
         return self.trainer.accelerator.gradient_state

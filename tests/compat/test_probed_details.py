@@ -10,7 +10,7 @@ import pytest
 import oneloop
 from oneloop import EarlyStoppingCallback, Trainer, TrainerCallback, TrainerState
 from oneloop.compat import mode
-from oneloop.errors import ModelError
+from oneloop.errors import DiskError, ModelError
 from oneloop.plan import request
 from tests.backends.support import rows
 from tests.emulation import emulate
@@ -64,6 +64,9 @@ def test_the_output_directory_exists_after_the_constructor(backend, arguments, t
         with monkeypatch.context() as patch:  # `oneloop plan`, and a process that writes nothing
             patch.setattr(place, name, value)
             Trainer(backend.classifier(), arguments(output_dir=tmp_path / "c"))
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(DiskError, match="cannot write to .*Not a directory. Choose another"):
+        Trainer(backend.classifier(), arguments(output_dir=tmp_path / "file" / "out"))
     emulate(monkeypatch, set())
     Trainer(backend.classifier(), arguments(output_dir=tmp_path / "c"))
     assert not (tmp_path / "c").exists()
