@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import ArgumentError
 from ..formats import digests
 from ..formats.trace_file import Record, Trace
 
@@ -24,6 +25,9 @@ UNMEASURED = 64.0  # roundings of the norm, where rounding errors were not measu
 # A measured rounding is limited to that many roundings of the norm, or of what such norms usually are: where an update
 # computes something else when it is computed again, the rest is not rounding.
 CHAOS = 3e4
+# One rounding of a value to its own type, in half units in the last place: noise does not repeat it, since values that
+# are almost the same are rounded to the same one.
+OWN = 0.6
 FEW = 8  # values of a tensor, for which a measured rounding is uncertain: it is at least the usual one
 HALVES = {"fp16": "float16", "bf16": "bfloat16"}
 DIVIDING = {"tensor", "sequence", "expert"}  # axes of the mesh along which activations are divided
@@ -134,7 +138,7 @@ def compare(
     ours, theirs = {trace.step: trace for trace in a}, {trace.step: _renamed(trace, mapping or {}) for trace in b}
     steps = sorted(set(ours) & set(theirs))
     frameworks = (a[0].framework if a else "", b[0].framework if b else "")
-    found = Comparison(names, frameworks, steps)
+    found = Comparison(names, frameworks, steps, notes=list(_unknown(mapping or {}, a, b)))
     agreed: Counter[str] = Counter()
     for step in steps:
         one = Step(ours[step], theirs[step])
@@ -154,6 +158,15 @@ def compare(
     return found
 
 
+def _unknown(mapping: Mapping[str, str], a: Sequence[Trace], b: Sequence[Trace]) -> Iterator[str]:
+    """Notes on names of the mapping that a run does not have."""
+    for side, names, traces in (("A", mapping.keys(), a), ("B", mapping.values(), b)):
+        known = {record.name for trace in traces for record in trace.records}
+        for name in names:
+            if name not in known and not any(each.startswith(f"{name}.") for each in known):
+                yield f"The mapping has {name}, which is no name in {side}, nor the beginning of one."
+
+
 def _renamed(trace: Trace, mapping: Mapping[str, str]) -> Trace:
     """The recording of B under the names of A."""
     if not mapping:
@@ -166,7 +179,14 @@ def _renamed(trace: Trace, mapping: Mapping[str, str]) -> Trace:
                 return ours + name[len(theirs) :]
         return name
 
-    return replace(trace, records=[replace(record, name=name_of(record.name)) for record in trace.records])
+    records = [replace(record, name=name_of(record.name)) for record in trace.records]
+    counts = Counter(record.key for record in records)
+    twice = [record for record in records if counts[record.key] > 1]
+    if twice:
+        raise ArgumentError(
+            f"The mapping gives two of B the name {twice[0].name}. Map the other one to a name that A does not have."
+        )
+    return replace(trace, records=records)
 
 
 class Step:
@@ -280,7 +300,8 @@ class Step:
         most = math.inf
         if a.kind in MEASURED:
             most = CHAOS * max(norm, self.usual[a.kind]) * self._rounding_of(a, b)
-        expected = math.hypot(min(a.rounding, most), min(b.rounding, most), PRECISION * norm)
+        measured = min(a.rounding, most), min(b.rounding, most)
+        expected = math.hypot(*measured, _own_rounding(a, b), PRECISION * norm)
         if a.kind in MEASURED and math.prod(a.shape) < FEW:
             expected = math.hypot(expected, self.shares * norm)
         if not (self.a.has_rounding and self.b.has_rounding) and a.kind not in ("weight", "buffer"):
@@ -354,6 +375,14 @@ class Step:
 
 def _distance(a: Record, b: Record) -> float:
     return float(np.sqrt(np.mean((np.array(a.projections) - np.array(b.projections)) ** 2)))
+
+
+def _own_rounding(a: Record, b: Record) -> float:
+    """By which values differ that were rounded to the types of these records. Weights and buffers are read from a
+    checkpoint: in the same type they are equal."""
+    if a.kind in ("weight", "buffer") and a.dtype == b.dtype:
+        return 0.0
+    return math.hypot(*(OWN * digests.rounding_of(each.dtype) * each.norm for each in (a, b)))
 
 
 def _nothing(record: Record) -> Record:

@@ -1,5 +1,6 @@
 """Known patterns behind a difference. Each is checked against the numbers; what only might be is not said."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +13,6 @@ from .comparison import (
     CLIPPING,
     GRADIENT,
     INPUT,
-    LOSS,
     NO_GRADIENT,
     STATE,
     UPDATE,
@@ -22,6 +22,9 @@ from .comparison import (
 )
 
 LONGEST = 1 << 24  # positions
+SCALED = ("weight", "buffer", "output", "gradient", "clipped", "update", "state")  # records that a factor may explain
+SCALED_LOSS = "the loss is scaled by that"
+SIMPLE = [*range(2, 65), *(1 / number for number in range(2, 65))]  # factors that are no coincidence
 CLOSE = 0.02  # of the difference may be left unexplained
 
 
@@ -78,12 +81,14 @@ def _of_values(finding: Finding, step: Step) -> Iterator[str]:
         yield from _stale(a, step)
     if a.kind == "output":
         yield from _bias(a, b, step)
+    if a.kind in ("input", "output"):
+        yield from _calls(step)
     if finding.pair.reason.startswith(NO_GRADIENT):
         yield (
             f"nothing flows back from there in {finding.pair.reason[-1]}: a tensor is detached, or computed where "
             "gradients are off"
         )
-    elif finding.kind in (GRADIENT, ACCUMULATION) or a.kind in ("output", "gradient", "clipped", "update", "state"):
+    elif finding.kind in (GRADIENT, ACCUMULATION) or a.kind in SCALED:
         yield from _scale(finding, a, b, step)
     if finding.kind == ACCUMULATION:
         yield from _missing_part(step)
@@ -133,6 +138,23 @@ def _bias(a: Record, b: Record, step: Step) -> Iterator[str]:
             yield f"{name} is missing in A, or added twice in B"
 
 
+def _calls(step: Step) -> Iterator[str]:
+    """The first layers that both have, but do not use as often."""
+    calls: dict[str, list[int]] = {}
+    for run, records in enumerate((step.ours, step.theirs)):
+        for record in records.values():
+            if record.kind == "output":
+                most = calls.setdefault(record.name, [0, 0])
+                most[run] = max(most[run], record.call + 1)
+    others = ((name, counts) for name, counts in calls.items() if all(counts) and counts[0] != counts[1])
+    for name, (ours, theirs) in itertools.islice(others, 3):
+        yield f"{name} is called {_times(ours)} in A, {_times(theirs)} in B"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def _scale(finding: Finding, a: Record, b: Record, step: Step) -> Iterator[str]:
     ours, theirs = np.array(a.projections), np.array(b.projections)
     bias = step.ours.get(("weight", f"{a.name}.bias", "", 0)) if a.kind == "output" else None
@@ -147,6 +169,11 @@ def _scale(finding: Finding, a: Record, b: Record, step: Step) -> Iterator[str]:
     whole = float(np.linalg.norm(change))
     if whole == 0:
         return
+    if a.kind == "output" and not a.shape:  # a loss; some factor fits any two numbers
+        cause = _divisor(factor, step)
+        if cause != SCALED_LOSS or _is_near(factor, SIMPLE):
+            yield f"the loss of B is {factor:.6g} times that of A: {cause}"
+        return
     if a.kind == "output" and "norm" in finding.layer.lower():
         # Each row by a factor of its own, which depends on its variance; all of them in one direction.
         is_along = abs(float(ours @ change)) > 0.3 * whole * square**0.5
@@ -159,8 +186,6 @@ def _scale(finding: Finding, a: Record, b: Record, step: Step) -> Iterator[str]:
         yield f"the change in B is {factor:.6g} times that in A: another learning rate"
     elif finding.kind == ACCUMULATION or (finding.kind == GRADIENT and not finding.module):
         yield f"all gradients of B are {factor:.6g} times those of A: {_divisor(factor, step)}"
-    elif a.name == LOSS:
-        yield f"the loss of B is {factor:.6g} times that of A: {_divisor(factor, step)}"
     else:
         yield f"B has {factor:.6g} times the values of A"
 
@@ -178,7 +203,7 @@ def _divisor(factor: float, step: Step) -> str:
         for number in numbers:
             if isinstance(number, (int, float)) and number > 1 and _is_near(factor, (number, 1 / number)):
                 return f"the loss is scaled by {name}, or its sum is taken for a mean"
-    return "the loss is scaled by that"
+    return SCALED_LOSS
 
 
 def _is_near(value: float, others: Sequence[float]) -> bool:
@@ -186,10 +211,14 @@ def _is_near(value: float, others: Sequence[float]) -> bool:
 
 
 def _stale(a: Record, step: Step) -> Iterator[str]:
+    """A buffer that only one of them updates; one that neither does is a constant."""
+    stale = []
     for name, records in (("A", step.ours), ("B", step.theirs)):
         before, after = records.get(("buffer", a.name, "", 0)), records.get(("buffer_after", a.name, "", 0))
         if before is not None and after is not None and before.projections == after.projections:
-            yield f"{a.name} was not updated in {name}: the layer is in evaluation mode, or its statistics are frozen"
+            stale.append(name)
+    if len(stale) == 1:
+        yield f"{a.name} was not updated in {stale[0]}: the layer is in evaluation mode, or its statistics are frozen"
 
 
 def _missing_part(step: Step) -> Iterator[str]:

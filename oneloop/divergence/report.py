@@ -26,13 +26,17 @@ def to_text(found: Comparison) -> str:
     lines.append(agreement(found))
     for name, only in zip("AB", found.only, strict=True):
         if only:
-            lines.append(f"Only in {name}: {preview(only)}. Give --map NAME_IN_A=NAME_IN_B for names that differ.")
+            lines.append(
+                f"Only in {name}, and not compared: {preview(only)}. "
+                "Give --map NAME_IN_A=NAME_IN_B for names that differ."
+            )
     return "\n".join(lines + found.notes)
 
 
 def headline(found: Comparison) -> str:
     if found.first is None:
-        return f"No difference in steps {_steps(found.steps)} beyond what rounding explains."
+        where = " in what both have" if any(found.only) else ""
+        return f"No difference{where} in steps {_steps(found.steps)} beyond what rounding explains."
     first = found.first
     return f"First difference: step {first.step}, {first.kind}, in {first.place}."
 
@@ -82,7 +86,16 @@ def to_dict(found: Comparison) -> dict[str, Any]:
 
 def _finding(first: Finding) -> dict[str, Any]:
     pair = first.pair
-    numbers = {} if pair is None else {"distance": pair.distance, "rounding": pair.expected, "reason": pair.reason}
+    numbers = (
+        {}
+        if pair is None
+        else {
+            "norms": [pair.a.norm, pair.b.norm],
+            "distance": pair.distance,
+            "rounding": pair.expected,
+            "reason": pair.reason,
+        }
+    )
     return {
         "step": first.step,
         "kind": first.kind,
@@ -111,7 +124,7 @@ def to_html(found: Comparison) -> str:
     body += ["<h2>Agreed</h2>", _table((title, str(count)) for title, count in found.agreed.items())]
     for name, only in zip("AB", found.only, strict=True):
         if only:
-            body.append(f"<h2>Only in {name}</h2>{_table((each,) for each in only)}")
+            body.append(f"<h2>Only in {name}, and not compared</h2>{_table((each,) for each in only)}")
     body += [f"<p>{escape(note)}</p>" for note in found.notes]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

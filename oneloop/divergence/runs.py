@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..backends._common.helpers import preview
 from ..errors import ArgumentError, CheckpointError
 from ..formats import digests, trace_file
 from ..formats.reading import read_json
@@ -36,8 +37,17 @@ def compare_runs(a: Path, b: Path, mapping: Mapping[str, str] | None = None) -> 
             f"no step was recorded in both runs: {a} has {[trace.step for trace in ours]}, {b} has "
             f"{[trace.step for trace in theirs]}. Record the same steps (trace_steps)."
         )
+    if found.first is None and not found.agreed.get("weights"):
+        raise CheckpointError(
+            f"nothing was compared but the data: no parameter of {a} has the name of one of {b}. {_names(found)}Give "
+            "--map NAME_IN_A=NAME_IN_B, or mapping."
+        )
     found.notes.extend(notes + more)
     return found
+
+
+def _names(found: Comparison) -> str:
+    return "".join(f"{name} has {preview(only)}. " for name, only in zip("AB", found.only, strict=True) if only)
 
 
 def read_mapping(given: list[str]) -> dict[str, str]:

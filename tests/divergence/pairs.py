@@ -19,6 +19,7 @@ from tests.internals import engine_of
 
 ROWS, BATCH = 32, 8
 CLEAN = Fault("clean", "")
+SMALL = Fault("clean", "small")  # weights as small as those of a new model
 LAYOUTS = {
     "alone": {},
     "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": BATCH // 2},
@@ -44,8 +45,8 @@ def samples(seed, length=10):
     ]
 
 
-def set_weights(model, framework, seed):
-    """Weights that depend on the seed and their common names alone."""
+def set_weights(model, framework, seed, sizes=(0.3, 0.1)):
+    """Weights that depend on the seed and their common names alone. `sizes`: of matrices and of vectors."""
     random = np.random.default_rng(seed)
     layout = loading.of_model(model).framework_layout.layout(model)
     letters = {"weight": "oi", "embed.weight": "nv", "places.weight": "nv"}
@@ -55,7 +56,7 @@ def set_weights(model, framework, seed):
         shape = [*parameters[name].shape]
         if axes == "io":
             shape = shape[::-1]
-        array = random.standard_normal(shape).astype(np.float32) * (0.3 if len(shape) > 1 else 0.1)
+        array = random.standard_normal(shape).astype(np.float32) * sizes[len(shape) == 1]
         if "norm" in common and common.endswith("weight") or common == "stats.weight":
             array += 1.0
         target = letters.get(common, "oi") if len(shape) > 1 else ""
@@ -86,7 +87,7 @@ def train(folder, name, layout, seed, fault=CLEAN, with_stats=None):
     if fault.name == "lost micro-batch" and "gradient_accumulation_steps" not in LAYOUTS[layout]:
         layout = "accumulated"
     model.with_stats = has_stats(name, layout) if with_stats is None else with_stats
-    set_weights(model, framework, seed)
+    set_weights(model, framework, seed, *([(0.004, 0.002)] if fault == SMALL else []))
     if layout == "dropout" or fault.name == "order of dropout":
         for block in model.blocks:
             framework.set_dropout(block.drop, 0.1)

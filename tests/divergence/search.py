@@ -65,9 +65,9 @@ def search(pair, count, clean, seed, folder):
     """(faults named, faults, alarms, clean pairs, what was named wrongly, largest ratio without a fault)."""
     framework, layout, processes = PAIRS[pair]
     drawn = faults.draw(count, seed, without(pair))
-    seeds = [seed + 1 + number for number in range(clean)]
+    cleans = [((pairs.CLEAN, pairs.SMALL)[number % 2], seed + 1 + number) for number in range(clean)]
     run(folder / "b", framework, layout, processes, [(fault, seed) for fault in drawn])
-    run(folder / "clean", framework, layout, processes, [(pairs.CLEAN, each) for each in seeds])
+    run(folder / "clean", framework, layout, processes, cleans)
     reference = functools.cache(functools.partial(_reference, pair, folder))
     wrong, named, alarms, largest = [], 0, 0, 0.0
     for number, fault in enumerate(drawn):
@@ -77,21 +77,21 @@ def search(pair, count, clean, seed, folder):
         named += got == fault.expected
         if got != fault.expected:
             wrong.append(f"{pair}: {fault.name} at {fault.place or '-'}: {got} {'' if found is None else found.what}")
-    for number, each in enumerate(seeds):
-        comparison = compare_runs(reference("alone", each), folder / "clean" / str(number))
+    for number, (kind, each) in enumerate(cleans):
+        comparison = compare_runs(reference("alone", each, kind), folder / "clean" / str(number))
         found, largest = comparison.first, max(largest, comparison.largest)
         if found is not None:
             alarms += 1
-            wrong.append(f"{pair}: clean, seed {each}: {found.module}, {found.kind}, {found.what}")
+            wrong.append(f"{pair}: clean {kind.place}, seed {each}: {found.module}, {found.kind}, {found.what}")
     return named, len(drawn), alarms, clean, wrong, largest
 
 
-def _reference(pair, folder, layout, seed):
+def _reference(pair, folder, layout, seed, clean=pairs.CLEAN):
     """The first run of a pair: one process."""
     framework = "sequence" if pair == "sp2" else "torch"
     with_stats = pairs.has_stats(*PAIRS[pair][:2]) and layout != "accumulated"
     with contextlib.redirect_stdout(io.StringIO()):
-        return pairs.train(folder / f"{layout}-{seed}", framework, layout, seed, with_stats=with_stats)
+        return pairs.train(folder / f"{layout}-{seed}{clean.place}", framework, layout, seed, clean, with_stats)
 
 
 def _own_process():

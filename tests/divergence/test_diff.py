@@ -115,6 +115,14 @@ def test_other_layouts_and_precisions_agree(runs, layout):
     assert found.agrees, to_text(found)
 
 
+@pytest.mark.parametrize("layout", ["bf16", "fp16"])
+def test_half_precision_of_a_new_model_agrees(runs, layout):
+    """Its logits are close to 0, and the gradient of the loss hardly depends on them: its own rounding is all there
+    is."""
+    found = compare_runs(*(runs("torch", each, pairs.SMALL, with_stats=False) for each in ("alone", layout)))
+    assert found.agrees and found.steps == [0, 1], to_text(found)
+
+
 def test_faults_under_a_loss_scale_are_named(runs):
     """Gradients are recorded without it."""
     half = {record.key: record for record in _traces(runs(layout="fp16"))[0].records}
@@ -348,18 +356,59 @@ assert (other.first.module, other.first.kind) == ("(all parameters)", "update"),
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def changed(run, folder, change):
+    """A copy of the recordings of a run, with other records."""
+    for step in (0, 1):
+        trace = trace_file.read(trace_file.path_of(run, step), digests.VERSION)
+        trace.records = list(map(change, trace.records))
+        trace_file.write(folder, trace, digests.VERSION)
+    return folder
+
+
+def test_hints_that_follow_from_the_records(runs, tmp_path):
+    """A factor of a weight, a constant buffer that differs, a layer that is called again, and a loss."""
+    a, number = runs(), iter(range(9))
+
+    def hints(change):
+        return compare_runs(a, changed(a, tmp_path / str(next(number)), change)).first.hints
+
+    def scaled(kind, name, factor, item="", **given):
+        def change(each):
+            if (each.kind, each.name) != (kind, name) or item not in each.item:
+                return each
+            values = [value * factor for value in each.projections]
+            return replace(each, projections=values, norm=each.norm * factor, **given)
+
+        return change
+
+    assert hints(scaled("weight", "head.weight", 1.01)) == ("B has 1.01 times the values of A",)
+    assert hints(scaled("output", "", 8, item="loss"))[0].startswith("the loss of B is 8 times that of A: the loss is ")
+    assert hints(scaled("output", "", 1.0137, item="loss")) == (), "some factor fits any two numbers"
+    both = scaled("buffer", "stats.running_mean", 0.5), scaled("buffer_after", "stats.running_mean", 0.5)
+    assert all("was not updated" not in hint for hint in hints(lambda each: both[1](both[0](each))))
+    first, again = scaled("output", "blocks.1.mlp.inner", 1.5), scaled("output", "norm", 1, call=1)
+    assert "norm is called once in A, 2 times in B" in hints(lambda each: again(first(each)))
+
+
 def test_other_names_are_listed_and_mapped(runs, tmp_path):
     """The blocks are called layers in the other run."""
-    a, b = runs(), tmp_path / "b"
-    for step in (0, 1):
-        trace = trace_file.read(trace_file.path_of(a, step), digests.VERSION)
-        trace.records = [replace(each, name=each.name.replace("blocks.", "layers.")) for each in trace.records]
-        trace_file.write(b, trace, digests.VERSION)
+    a = runs()
+    b = changed(a, tmp_path / "b", lambda each: replace(each, name=each.name.replace("blocks.", "layers.")))
     found = compare_runs(a, b)
     assert found.agrees and "blocks.0.norm1.weight" in found.only[0] and "layers.0.norm1.weight" in found.only[1]
-    assert "Only in B: layers" in to_text(found)
+    text = to_text(found)
+    assert "No difference in what both have in steps 0 to 1" in text and "Only in B, and not compared: layers" in text
+    assert "Only in B, and not compared" in to_html(found)
     mapped = compare_runs(a, b, {"blocks": "layers"})
     assert mapped.agrees and mapped.only == ([], []) and mapped.agreed["weights"] == 2 * 40
+    assert not mapped.notes and "No difference in steps 0 to 1" in to_text(mapped)
+    wrong = compare_runs(a, b, {"block": "layers"})
+    assert wrong.notes == ["The mapping has block, which is no name in A, nor the beginning of one."]
+    assert "which is no name in B" in to_text(compare_runs(a, b, {"blocks": "layer"}))
+    with pytest.raises(ArgumentError, match="two of B the name head"):
+        compare_runs(a, b, {"head": "norm"})
+    with pytest.raises(CheckpointError, match=r"nothing was compared.*A has embed\..*B has model\.embed\."):
+        compare_runs(a, changed(a, tmp_path / "c", lambda each: replace(each, name=f"model.{each.name}")))
     path = tmp_path / "names.json"
     path.write_text('{"blocks.0": "layers.0", "blocks.1": "layers.1"}')
     assert compare_runs(a, b, read_mapping([str(path)])).only == ([], [])
