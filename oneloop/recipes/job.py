@@ -140,6 +140,11 @@ def resolve(given: Given) -> tuple[Job, Data, Any]:
     tokenizer, config = libraries.tokenizer(job.library, job.tokenizer), libraries.config(job.library, job.model)
     if job.form.has_labels:
         _decide_labels(job, data, config)
+    if job.form.needs_word_ids and not getattr(tokenizer, "is_fast", False):
+        raise UnsupportedError(
+            f"{task.name} needs a tokenizer that knows the word of each token (a fast one); the "
+            f"{type(tokenizer).__name__} of {job.library.distribution} does not. Use another tokenizer or framework."
+        )
     _decide_padding(job, tokenizer)
     _decide_length(job, data, tokenizer, libraries.limit(config, tokenizer), given)
     return job, data, tokenizer

@@ -50,11 +50,17 @@ LIBRARIES = (
         "paddle",
         "paddlenlp",
         "paddlenlp.transformers",
-        "pip install paddlepaddle paddlenlp",
+        "pip install paddlepaddle paddlenlp==2.8.1 'huggingface_hub<0.27' 'aistudio-sdk<0.3' 'pyarrow<21'",
         shifts_labels=False,
         options={"num_labels": "num_classes"},
     ),
-    Library("mindspore", "mindnlp", "transformers", "pip install mindspore mindnlp", first="mindnlp"),
+    Library(
+        "mindspore",
+        "mindnlp",
+        "transformers",
+        "pip install mindspore==2.7.0 mindnlp==0.5.1 transformers==4.56.2",
+        first="mindnlp",
+    ),
 )
 
 
@@ -73,9 +79,15 @@ def choose(framework: str | None) -> Library:
 
 def load(library: Library, name: str) -> Any:
     """A class of the library."""
-    if library.first:
-        importlib.import_module(library.first)
-    module = importlib.import_module(library.module)
+    try:
+        if library.first:
+            importlib.import_module(library.first)
+        module = importlib.import_module(library.module)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{library.distribution} is installed, but cannot be imported: {error}. The releases that work together: "
+            f"`{library.install}`."
+        ) from error
     found = getattr(module, name, None)
     if found is None:
         raise UnsupportedError(
@@ -93,31 +105,46 @@ def check_name(name: str) -> None:
 
 def tokenizer(library: Library, name: str) -> Any:
     """The tokenizer in a folder or on the Hub."""
-    return _loaded(f"the tokenizer of {name}", lambda: load(library, "AutoTokenizer").from_pretrained(name))
+    return _loaded("the tokenizer of", name, lambda: load(library, "AutoTokenizer").from_pretrained(name))
 
 
 def config(library: Library, name: str) -> Any:
     """The configuration of a model."""
-    return _loaded(f"the model {name}", lambda: load(library, "AutoConfig").from_pretrained(name))
+    return _loaded("the model", name, lambda: load(library, "AutoConfig").from_pretrained(name))
 
 
 def model(library: Library, task: Task, name: str, options: Mapping[str, Any], from_scratch: bool = False) -> Any:
     """A model for a task."""
     cls = load(library, task.auto)
     own = {library.options.get(key, key): value for key, value in options.items()}
-    if from_scratch:
-        return _loaded(f"the model {name}", lambda: cls.from_config(config(library, name)))
-    return _loaded(f"the model {name}", lambda: cls.from_pretrained(name, **own))
+
+    def make() -> Any:
+        try:
+            return cls.from_config(config(library, name)) if from_scratch else cls.from_pretrained(name, **own)
+        except (AttributeError, KeyError) as error:
+            if library.framework != "paddle":
+                raise
+            # Paddle's libraries look for a class of this name in the model's module.
+            raise UnsupportedError(
+                f"{library.distribution} has no {task.auto} for {name} ({_reason(error)}). Use a model of another kind "
+                "or another framework."
+            ) from error
+
+    return _loaded("the model", name, make)
 
 
-def _loaded(what: str, load: Any) -> Any:
+def _loaded(what: str, name: str, load: Any) -> Any:
     try:
         return load()
     except (OneloopError, MemoryError):
         raise
     except Exception as error:  # each library has its own for files that are missing, damaged or of another kind
-        reason = " ".join(str(error).split())[:500] or type(error).__name__
-        raise ModelError(f"{what} cannot be loaded: {reason}") from error
+        where = "" if Path(name).is_dir() else f" (there is no folder {name} in {Path.cwd()}, so the Hub was asked)"
+        raise ModelError(f"{what} {name} cannot be loaded{where}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 # -- adapters
@@ -159,7 +186,7 @@ def trained(library: Library, task: Task, folder: Path, options: Mapping[str, An
         raise ModelError(f"{folder / 'adapter_config.json'} names no base model, so the adapter cannot be loaded.")
     peft = package("peft", f"loading the adapter in {folder}")
     whole = model(library, task, base, options)
-    return _loaded(f"the adapter in {folder}", lambda: peft.PeftModel.from_pretrained(whole, str(folder)))
+    return _loaded("the adapter in", str(folder), lambda: peft.PeftModel.from_pretrained(whole, str(folder)))
 
 
 def limit(config: Any, tokenizer: Any) -> int | None:

@@ -46,9 +46,9 @@ def _best(key: str) -> str:
 
 
 def _line(values: Iterable[Any]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([_cell(value) for value in values])
-    return text.getvalue()
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\r\n").writerow([_cell(value) for value in values])  # it quotes these two in cells
+    return text.getvalue().removesuffix("\r\n")
 
 
 def _cell(value: Any) -> str:

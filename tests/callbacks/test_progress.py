@@ -187,6 +187,28 @@ def test_the_speed_of_a_resumed_run_in_a_notebook(monkeypatch):
     assert "10/20 &middot; 2 it/s &middot; 0:00:04 &lt; 0:00:05" in text
 
 
+def test_the_time_left_of_a_resumed_run_is_of_its_own_steps(arguments, monkeypatch, capsys):
+    clock = types.SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(progress, "time", clock)
+    display, control = PrinterCallback(), TrainerControl()
+    state = TrainerState(max_steps=200, global_step=100, is_local_process_zero=True)
+    display.on_train_begin(arguments(), state, control)
+    clock.now, state.global_step = 110.0, 110
+    display.on_log(arguments(), state, control, logs={"loss": 1.0})
+    assert capsys.readouterr().out == "[step 110/200, 0:01:30 left] {'loss': 1.0}\n"
+    state.is_local_process_zero = False
+    display.on_log(arguments(), state, control, logs={"loss": 1.0})
+    assert capsys.readouterr().out == "", "the other processes of a machine print nothing"
+
+
+def test_a_notebook_shows_the_header_as_output(backend, trained, capsys, monkeypatch):
+    """It shows stderr in a red box."""
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    trained(backend.classifier(), rows(16), **RUN)
+    said = capsys.readouterr()
+    assert "Training " in said.out and "Training " not in said.err
+
+
 def test_a_bar_follows_the_step(arguments):
     """Steps may be left out, after a loss spike."""
     display, state, control = ProgressCallback(), TrainerState(max_steps=9), TrainerControl()

@@ -179,14 +179,16 @@ exec(sys.argv[2])
         ("trainer.save_model(sys.argv[1] + '/model')", 0),
         ("sys.exit(0)", 74),
         ("sys.exit(3)", 3),
+        ("sys.exit(256)", 74),  # which the system would take for 0
         ("sys.exit('not good enough')", 1),
         ("raise KeyError('own')", 1),
         ("import os; pid = os.fork(); pid or sys.exit(0); assert os.waitpid(pid, 0)[1] == 0, 'child'", 74),
     ],
-    ids=["nothing", "saved", "exit", "a status", "a message", "an exception", "a child"],
+    ids=["nothing", "saved", "exit", "a status", "too large a status", "a message", "an exception", "a child"],
 )
 def test_the_status_of_the_process(tmp_path, then, status):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONUNBUFFERED", None)  # so that there is something to lose
     command = [sys.executable, "-c", ENDS, str(tmp_path / "out"), then]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
     assert done.returncode == status, done.stderr

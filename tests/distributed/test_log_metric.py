@@ -5,6 +5,7 @@ FOLDER/NAME-rankN.json. The framework is that of the variable FRAMEWORK.
 """
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.distributed.launch import run_script
 from tests.internals import part_of
 
 FRAMEWORK = os.environ.get("FRAMEWORK", "torch")
-SAMPLES = 22  # the last batches of an epoch, and of an evaluation, are of one process alone
+SAMPLES = 20  # the last batches of an epoch, and of an evaluation, are of one process alone
 
 
 class Measures(Trainer):
@@ -31,6 +32,8 @@ class Measures(Trainer):
         self.log_metric("count", 1.0)
         if world().rank == 1:
             self.log_metric("of_one", 3.0)
+        is_bad = world().rank == 1 and self.state.global_step == 1 and self.is_in_train
+        self.log_metric("bad", math.nan if is_bad else 1.0)
         return super().compute_loss(model, inputs, return_outputs, **kwargs)
 
 
@@ -54,6 +57,9 @@ def main(folder, name, checkpoint=None):
     trainer.train(resume_from_checkpoint=checkpoint)
     keep = ("mean", "count", "of_one", "eval_mean", "eval_count", "eval_of_one")
     logs = [{key: e[key] for key in (*keep, "step") if key in e} for e in trainer.state.log_history]
+    for entry, logged in zip(logs, trainer.state.log_history):
+        if "bad" in logged:
+            entry["bad"] = str(logged["bad"])  # JSON has no NaN, and NaN is unequal to itself
     (Path(folder) / f"{name}-rank{world().rank}.json").write_text(json.dumps([e for e in logs if len(e) > 1]))
 
 
@@ -80,6 +86,7 @@ def test_averages_are_those_of_one_process(framework, tmp_path):
         assert theirs[name] == pytest.approx(mine[name], rel=1e-6)
         assert mine[name.replace("mean", "count")] == theirs[name.replace("mean", "count")] == 1.0
         assert name.replace("mean", "of_one") not in mine and theirs[name.replace("mean", "of_one")] == 3.0
+    assert [[e["bad"] for e in logs if "bad" in e] for logs in (one, two)] == [["1.0"], ["nan"]]
     # A resume on the same number of processes logs the same bits.
     run_script(framework, 2, tmp_path, Path(__file__), "again", tmp_path / "two" / "checkpoint-2")
     assert logs_of(tmp_path, "again", 2) == two
@@ -97,6 +104,7 @@ def test_batches_that_only_keep_others_company_do_not_count(tmp_path):
     whole, sharded = logs_of(tmp_path, "two", 2), logs_of(tmp_path, "sharded", 2)
     assert [e["step"] for e in whole] == [e["step"] for e in sharded]
     for mine, theirs in zip(whole, sharded):
+        assert mine.pop("bad", None) == theirs.pop("bad", None)
         assert mine == pytest.approx(theirs, rel=1e-6)
 
 

@@ -3,11 +3,14 @@
 import json
 import re
 import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import yaml
 
 from oneloop.cli.main import main
+from oneloop.errors import MissingPackageError, UnsupportedError
 from oneloop.recipes import job, libraries, recipe, script, template
 from oneloop.recipes.tasks import TASKS
 from tests.recipes import kitchen
@@ -244,9 +247,68 @@ def test_a_row_that_a_chat_template_rejects_is_shown(at, tmp_path, capsys):
 
 def test_a_framework_without_models_names_the_command(at, capsys, monkeypatch):
     monkeypatch.setattr(libraries.Library, "is_installed", property(lambda self: False))
-    assert "Run `pip install paddlepaddle paddleformers` or" in fails([*BASE, "--framework", "paddle"], capsys)
-    assert "pip install mindspore mindnlp" in fails([*BASE, "--framework", "mindspore"], capsys)
+    said = fails([*BASE, "--framework", "paddle"], capsys)
+    assert "Run `pip install paddlepaddle paddleformers` or `pip install paddlepaddle paddlenlp==2.8.1 " in said
+    assert "`pip install mindspore==2.7.0 mindnlp==0.5.1 " in fails([*BASE, "--framework", "mindspore"], capsys)
     assert "pip install 'oneloop[torch,transformers]'" in fails(BASE, capsys)
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """A library of Paddle as `stand_in(**names)` describes it: the names in its module."""
+
+    def make(**names):
+        monkeypatch.setitem(sys.modules, "a_library", SimpleNamespace(**names))
+        return libraries.Library("paddle", "a_library", "a_library", "pip install a_library")
+
+    return make
+
+
+def test_a_library_that_cannot_be_imported_names_releases_that_can(stand_in, monkeypatch):
+    library = stand_in()
+    monkeypatch.setitem(sys.modules, "a_library", None)
+    with pytest.raises(MissingPackageError, match="a_library is installed, but cannot .*`pip install a_library`"):
+        libraries.tokenizer(library, "bert")
+
+
+def test_a_kind_of_model_that_the_library_does_not_have(stand_in):
+    def from_pretrained(name, **options):
+        raise AttributeError("no attribute 'LlamaForSequenceClassification'")
+
+    library = stand_in(AutoModelForSequenceClassification=SimpleNamespace(from_pretrained=from_pretrained))
+    words = "a_library has no AutoModelForSequenceClassification for llama .*LlamaForSeq.*another framework"
+    with pytest.raises(UnsupportedError, match=words):
+        libraries.model(library, TASKS["classification"], "llama", {})
+    with pytest.raises(UnsupportedError, match="a_library has no AutoModelForSeq2SeqLM, so it cannot do this task"):
+        libraries.model(library, TASKS["seq2seq"], "llama", {})
+
+
+def test_labels_are_counted_by_the_name_that_the_library_has_for_it():
+    seen = {}
+    options = next(each for each in libraries.LIBRARIES if each.distribution == "paddlenlp").options
+    module = SimpleNamespace(
+        AutoModelForSequenceClassification=SimpleNamespace(from_pretrained=lambda name, **given: seen.update(given))
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "a_library", module)
+        library = libraries.Library("paddle", "a_library", "a_library", "", options=options)
+        libraries.model(library, TASKS["classification"], "bert", {"num_labels": 3, "id2label": {}})
+    assert seen == {"num_classes": 3, "id2label": {}}
+
+
+def test_a_model_that_is_in_no_folder_was_looked_for_on_the_hub(at, capsys, monkeypatch):
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", Mock(side_effect=OSError("gone")))
+    said = fails([*BASE[:2], "--model", "brt", *BASE[4:]], capsys)
+    assert f"the tokenizer of brt cannot be loaded (there is no folder brt in {at}, so the Hub was asked): gone" in said
+    assert "so the Hub was asked" not in fails(BASE, capsys)
+
+
+def test_tags_need_the_words_of_tokens(at, capsys, monkeypatch):
+    from transformers import PreTrainedTokenizerFast
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "is_fast", False)
+    said = fails(["--task", "token-classification", "--model", "bert", "--data", "names.jsonl"], capsys)
+    assert "token-classification needs a tokenizer that knows the word of each token" in said
 
 
 def test_a_missing_peft_names_the_command(at, capsys, monkeypatch):

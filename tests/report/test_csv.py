@@ -1,12 +1,13 @@
 """What spreadsheets get of a run and of several, and how numbers stand in tables."""
 
 import csv
+import io
 
 import pytest
 
 from oneloop.cli.main import main
 from oneloop.errors import DataError
-from oneloop.report import comparison, summary, write_comparison_csv, write_csv
+from oneloop.report import comparison, csv_files, summary, write_comparison_csv, write_csv
 from oneloop.report.log_reader import Directory
 from oneloop.report.server import Watched
 from tests.report.tiny_runs import ARGUMENTS, START, event, write_lines, write_run
@@ -51,6 +52,8 @@ def test_the_table_of_several_runs(tmp_path, capsys):
     ]
     assert first[:5] == ["run-0", "finished", "250", "0.000123456789012345", "'=1+1"]
     assert second[:5] == ["run-1", "finished", "250", "0.0003", "-2"]
+    place = head.index("eval_accuracy, highest")
+    assert head[place + 1] == "eval_accuracy, step of the highest" and float(second[place]) > 0
     page = comparison.page([tmp_path / "all" / "run-0", tmp_path / "all" / "run-1"])
     assert [row["csv"] for row in page["runs"]] == (tmp_path / "all.csv").read_text().splitlines()[1:]
     assert [row["values"][0] for row in page["runs"]] == ["0.000123457", "0.0003"]
@@ -64,11 +67,40 @@ def test_the_table_of_several_runs(tmp_path, capsys):
         (["0.12345678", "0.12345679"], ["0.12345678", "0.12345679"]),  # they would be the same
         (["1234567890123", "true", "nan", "null"], ["1234567890123", "true", "nan", "null"]),
         (["0.1234567890123456", "0.1234567890123457"], ["0.1234567890123456", "0.1234567890123457"]),
+        (["0.123456781234", "0.123456791234"], ["0.123456781", "0.123456791"]),
         (["v1.23456789", "[0.123456789]"], ["v1.23456789", "[0.123456789]"]),
     ],
 )
 def test_numbers_have_as_many_digits_as_they_need(values, expected):
     assert summary.short(values) == expected
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "a\rb", 'a "word"', "a,b"])
+def test_a_text_stays_one_cell(text):
+    assert list(csv.reader(io.StringIO(csv_files.csv_head([text], []) + "\r\n", newline=""))) == [
+        ["run", "status", "step", text]
+    ]
+
+
+@pytest.mark.parametrize("sign", "=+-@\t\r")
+def test_a_text_is_never_a_formula(sign):
+    text = csv_files.csv_head([f"{sign}SUM(A1)", f"a{sign}"], [])
+    (row,) = csv.reader(io.StringIO(text, newline=""))
+    assert row[3:] == [f"'{sign}SUM(A1)", f"a{sign}"]
+
+
+def test_the_best_value_of_each_metric(tmp_path):
+    """The highest accuracy and the lowest loss; a metric that stays the same has no best step."""
+    for step, loss, accuracy in ((1, 0.5, 0.25), (2, 0.25, 0.75), (3, 0.75, 0.5)):
+        entry = {"run": "a", "step": step, "eval_loss": loss, "eval_accuracy": accuracy, "eval_same": 1.0}
+        write_lines(tmp_path / "run" / "log.jsonl", [entry])
+    write_comparison_csv([tmp_path / "run"], tmp_path / "all.csv")
+    found = dict(zip(*table(tmp_path / "all.csv")))
+    assert [found[f"eval_loss, {what}"] for what in ("last", "lowest", "step of the lowest")] == ["0.75", "0.25", "2"]
+    assert [found[f"eval_accuracy, {what}"] for what in ("last", "highest")] == ["0.5", "0.75"]
+    directory = Directory(tmp_path / "run")
+    directory.read_new()
+    assert summary.best_points(directory) == {"eval_loss": [2, 0.25], "eval_accuracy": [2, 0.75]}
 
 
 def test_hyperparameters_of_the_script(tmp_path):

@@ -177,6 +177,10 @@ def test_speeds_are_those_of_training(trained, tmp_path, monkeypatch):
             clock.now += 100.0
             return super().evaluate(*args, **kwargs)
 
+        def create_optimizer(self, *args, **kwargs):
+            clock.now += 50.0
+            return super().create_optimizer(*args, **kwargs)
+
     given = RUN | {"eval_strategy": "steps", "eval_steps": 2, "include_num_input_tokens_seen": True}
     model = kit.classifier()
     model.main_input_name = "x"
@@ -239,6 +243,15 @@ def test_a_step_that_is_left_out_has_no_point(monkeypatch):
     curve.add_gap()
     curve.extend([8.0, 9.0])
     assert [(point["step"], point["loss"]) for point in points] == [(2, 2.0), (4, 5.0), (6, 7.0), (8, 8.5)]
+
+
+def test_norms_that_are_not_finite_are_valid_json():
+    figures = curve_figures.StepFigures(
+        SimpleNamespace(backend=SimpleNamespace(tensors=SimpleNamespace(is_tensor=lambda value: False)))
+    )
+    points = [{"grad_norm": value} for value in (0.123456789, math.inf, math.nan)]
+    figures.read_norms(points)
+    assert [point["grad_norm"] for point in points] == [0.1234568, "inf", "nan"]
 
 
 def test_losses_that_are_not_finite():

@@ -61,6 +61,27 @@ def test_text_longer_than_the_positions(trained):
     assert "truncation=True, max_length=16" in said
 
 
+def test_positions_that_begin_after_the_padding(trained):
+    """As RoBERTa has them: of 18 rows, 16 are for tokens."""
+    torch = pytest.importorskip("torch")
+
+    class Offset(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = torch.nn.Embedding(40, 4)
+            self.position_embeddings = torch.nn.Embedding(18, 4, padding_idx=1)
+            self.layer = torch.nn.Linear(4, 2)
+
+        def forward(self, input_ids, labels=None):
+            places = torch.arange(input_ids.shape[1]) + 2
+            logits = self.layer((self.words(input_ids) + self.position_embeddings(places)).mean(1))
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    with pytest.raises(DataError, match="column input_ids has 17 tokens in a row, but the model has positions for 16"):
+        trained(Offset(), [{"input_ids": [1] * 17, "labels": 1}] * 4, max_steps=1)
+    assert trained(Offset(), [{"input_ids": [1] * 16, "labels": 1}] * 4, max_steps=1).state.global_step == 1
+
+
 def test_in_an_evaluation_too(backend, arguments):
     data = tagged([4] * 4)
     data[1]["input_ids"][0] = WORDS
@@ -111,6 +132,24 @@ def test_features_as_integers(backend, trained):
     data = [row | {"x": np.arange(len(row["x"]))} for row in rows(8)]
     with pytest.raises(DataError, match=r"column x is in int64, but models compute in float32.*astype\('float32'\)"):
         trained(backend.classifier(), data, max_steps=1)
+
+
+def test_a_mask_may_be_of_integers(trained):
+    torch = pytest.importorskip("torch")
+
+    class Masked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(6, CLASSES)
+
+        def forward(self, x, attention_mask, labels=None):
+            logits = self.layer(x) * attention_mask[:, :1]
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    mask = np.ones(6, np.int64)
+    data = [row | {"x": np.arange(6), "attention_mask": mask} for row in rows(8)]
+    with pytest.raises(DataError, match="column x is in int64"):
+        trained(Masked(), data, max_steps=1)
 
 
 def test_several_labels_as_integers(trained):

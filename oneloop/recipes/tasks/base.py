@@ -24,6 +24,7 @@ class Form:
     prompt: Callable[..., list[int]] | None = None  # prompt(row, tokenizer): the tokens that generation begins with
     metric: str = "loss"  # for the best model
     model_options: Mapping[str, Any] = field(default_factory=dict)  # of from_pretrained
+    needs_word_ids: bool = False  # of the tokenizer: which word a token belongs to
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -62,7 +62,17 @@ TASK = Task(
     "token-classification",
     "a tag for each word, such as the names in a sentence",
     "AutoModelForTokenClassification",
-    (Form(("words",), encode, "tags", compute_metrics=compute_metrics, decode=decode, metric="accuracy"),),
+    (
+        Form(
+            ("words",),
+            encode,
+            "tags",
+            compute_metrics=compute_metrics,
+            decode=decode,
+            metric="accuracy",
+            needs_word_ids=True,
+        ),
+    ),
     "DataCollatorForTokenClassification",
     "token-classification",
     "TOKEN_CLS",
