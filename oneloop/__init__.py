@@ -23,6 +23,7 @@ _HOMES = {
     "randomness": "set_seed enable_full_determinism",
     "storage.last_checkpoint": "get_last_checkpoint",
     "trainer.meter": "speed_metrics",
+    "trainer.chunked_loss": "token_log_probs",
     "integrations.search.defaults": "default_compute_objective default_hp_space_optuna default_hp_space_ray "
     "default_hp_space_wandb",
     "compat.trainer_utils": "denumpify_detensorize find_executable_batch_size get_scheduler "
@@ -85,6 +86,7 @@ __all__ = [
     "enable_full_determinism",
     "get_last_checkpoint",
     "speed_metrics",
+    "token_log_probs",
     "default_compute_objective",
     "default_hp_space_optuna",
     "default_hp_space_ray",
@@ -219,6 +221,7 @@ if TYPE_CHECKING:
     from .report import write_report
     from .state import ExportableState, TrainerControl, TrainerState
     from .storage.last_checkpoint import get_last_checkpoint
+    from .trainer.chunked_loss import token_log_probs
     from .trainer.meter import speed_metrics
     from .trainer.validation import has_length
 

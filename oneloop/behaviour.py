@@ -34,6 +34,7 @@ class Behaviour:
     label_names_are_forward_parameters: bool = False  # of models that return their loss without labels
     every_layer_trains: bool = False  # training puts every layer into training mode
     autocast: str = "step"  # what mixed precision covers: all of "step", or the model's "forward" pass alone
+    chunks_losses: bool = True  # large logits are not computed whole, without having been asked
     loss_func_may_be_sign: bool = False  # a compute_loss_func that is no function says that compute_loss has divided
     step_may_update_model: bool = False  # a training_step that leaves no gradients has updated the model itself
     initial_epoch: float | None = None  # state.epoch before training

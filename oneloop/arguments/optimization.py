@@ -104,6 +104,17 @@ class Optimization(Group):
         "have both.",
     )
     label_smoothing_factor: float = arg(0.0, "Label smoothing: spread this fraction over all classes.", low=0, below=1)
+    chunked_loss: bool | None = arg(
+        None,
+        "Compute the loss of a language model from its hidden states and its head in chunks: whole logits never exist. "
+        "None: where those of a micro-batch would take more than 256 MB, and the model does nothing else with them.",
+        shown="where logits are large",
+    )
+    chunked_loss_layer: str | None = arg(
+        None,
+        "The name of the layer that computes the logits, for chunked_loss with a model that has no method "
+        "get_output_embeddings.",
+    )
     neftune_noise_alpha: float | None = arg(None, "Alpha of NEFTune embedding noise.", low=0)
 
     def check(self) -> None:

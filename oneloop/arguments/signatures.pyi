@@ -169,6 +169,10 @@ class ArgumentFields(Group):
     """Write the average (EMA or SWA) of the weights in save_model, export and pushes to the Hub. Checkpoints always have both."""
     label_smoothing_factor: float = ...
     """Label smoothing: spread this fraction over all classes."""
+    chunked_loss: bool | None = ...
+    """Compute the loss of a language model from its hidden states and its head in chunks: whole logits never exist. None: where those of a micro-batch would take more than 256 MB, and the model does nothing else with them."""
+    chunked_loss_layer: str | None = ...
+    """The name of the layer that computes the logits, for chunked_loss with a model that has no method get_output_embeddings."""
     neftune_noise_alpha: float | None = ...
     """Alpha of NEFTune embedding noise."""
     fp16: bool = ...
@@ -844,6 +848,8 @@ class ArgumentFields(Group):
         eval_with_average: bool = False,
         save_average: bool = False,
         label_smoothing_factor: Number = 0.0,
+        chunked_loss: bool | None = None,
+        chunked_loss_layer: Text | None = None,
         neftune_noise_alpha: Number | None = None,
         fp16: bool = False,
         bf16: bool = False,
@@ -1223,6 +1229,8 @@ class ArgumentFields(Group):
             eval_with_average: Evaluate and predict with the average (EMA or SWA) of the weights.
             save_average: Write the average (EMA or SWA) of the weights in save_model, export and pushes to the Hub. Checkpoints always have both.
             label_smoothing_factor: Label smoothing: spread this fraction over all classes.
+            chunked_loss: Compute the loss of a language model from its hidden states and its head in chunks: whole logits never exist. None: where those of a micro-batch would take more than 256 MB, and the model does nothing else with them.
+            chunked_loss_layer: The name of the layer that computes the logits, for chunked_loss with a model that has no method get_output_embeddings.
             neftune_noise_alpha: Alpha of NEFTune embedding noise.
             fp16: Mixed precision with float16 and loss scaling.
             bf16: Mixed precision with bfloat16.
@@ -1618,6 +1626,8 @@ class GenerationFields(ArgumentFields):
         eval_with_average: bool = False,
         save_average: bool = False,
         label_smoothing_factor: Number = 0.0,
+        chunked_loss: bool | None = None,
+        chunked_loss_layer: Text | None = None,
         neftune_noise_alpha: Number | None = None,
         fp16: bool = False,
         bf16: bool = False,
@@ -2002,6 +2012,8 @@ class GenerationFields(ArgumentFields):
             eval_with_average: Evaluate and predict with the average (EMA or SWA) of the weights.
             save_average: Write the average (EMA or SWA) of the weights in save_model, export and pushes to the Hub. Checkpoints always have both.
             label_smoothing_factor: Label smoothing: spread this fraction over all classes.
+            chunked_loss: Compute the loss of a language model from its hidden states and its head in chunks: whole logits never exist. None: where those of a micro-batch would take more than 256 MB, and the model does nothing else with them.
+            chunked_loss_layer: The name of the layer that computes the logits, for chunked_loss with a model that has no method get_output_embeddings.
             neftune_noise_alpha: Alpha of NEFTune embedding noise.
             fp16: Mixed precision with float16 and loss scaling.
             bf16: Mixed precision with bfloat16.
@@ -2428,6 +2440,8 @@ class CompressionFields(ArgumentFields):
         eval_with_average: bool = False,
         save_average: bool = False,
         label_smoothing_factor: Number = 0.0,
+        chunked_loss: bool | None = None,
+        chunked_loss_layer: Text | None = None,
         neftune_noise_alpha: Number | None = None,
         fp16: bool = False,
         bf16: bool = False,
@@ -2823,6 +2837,8 @@ class CompressionFields(ArgumentFields):
             eval_with_average: Evaluate and predict with the average (EMA or SWA) of the weights.
             save_average: Write the average (EMA or SWA) of the weights in save_model, export and pushes to the Hub. Checkpoints always have both.
             label_smoothing_factor: Label smoothing: spread this fraction over all classes.
+            chunked_loss: Compute the loss of a language model from its hidden states and its head in chunks: whole logits never exist. None: where those of a micro-batch would take more than 256 MB, and the model does nothing else with them.
+            chunked_loss_layer: The name of the layer that computes the logits, for chunked_loss with a model that has no method get_output_embeddings.
             neftune_noise_alpha: Alpha of NEFTune embedding noise.
             fp16: Mixed precision with float16 and loss scaling.
             bf16: Mixed precision with bfloat16.

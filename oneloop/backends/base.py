@@ -11,7 +11,7 @@ of a file for error messages; `tied` maps names of tensors to the name under whi
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -596,6 +596,43 @@ class Planning(Protocol):
         one process, or in the first of `world` processes, with these arguments about dividing the model."""
 
 
+class ChunkedTokenLosses(NamedTuple):
+    """The loss of a micro-batch that was computed without whole logits."""
+
+    loss: Any  # the mean, with what the model adds to it
+    by_row: Any  # the summed losses of each row, without a graph
+
+
+class LossHead(Protocol):
+    """The layer that computes a model's logits, and how its loss follows from them."""
+
+    words: int
+
+    def covers(self, model: Any) -> bool:
+        """Whether this is the model with this head, maybe in wrappers."""
+
+    def describe(self) -> str:
+        """The layer, and what is done with its logits."""
+
+    def check(self, inputs: Any, label_name: str) -> None:
+        """Compute one row of a batch both ways, in evaluation mode and without gradients; UnsupportedError if the model
+        does more than its head and a mean cross entropy."""
+
+    def mean_loss(self, model: Any, inputs: Any, rest: Any, labels: Any, epsilon: float) -> ChunkedTokenLosses:
+        """The mean loss of a batch with label smoothing `epsilon`. `rest`: the inputs without labels."""
+
+    def log_probs(self, model: Any, rest: Any, labels: Any) -> Any:
+        """The log-probability of each label, in its place; 0 for those that are ignored."""
+
+
+class ChunkedLoss(Protocol):
+    """The loss of a language model without whole logits; None if that is not supported."""
+
+    def head_of(self, model: Any, name: str | None) -> LossHead:
+        """The head of a model: the layer of this name, or the one that its method get_output_embeddings returns.
+        UnsupportedError if there is none, or one that cannot be computed in chunks."""
+
+
 class Tracing(Protocol):
     """Records what layers compute (trace_steps, verify_steps); None if that is not supported. Digests are vectors; see
     formats/digests.py."""
@@ -729,6 +766,8 @@ class Backend(Protocol):
     def planning(self) -> Planning | None: ...
     @property
     def tracing(self) -> Tracing | None: ...
+    @property
+    def chunked_loss(self) -> ChunkedLoss | None: ...
 
 
 #: The protocol of each module, by attribute of Backend.
@@ -750,8 +789,9 @@ MODULES: dict[str, type] = {
     "profiling": Profiling,
     "planning": Planning,
     "tracing": Tracing,
+    "chunked_loss": ChunkedLoss,
 }
-OPTIONAL = ("parallel", "export", "profiling", "planning", "tracing")
+OPTIONAL = ("parallel", "export", "profiling", "planning", "tracing", "chunked_loss")
 
 
 def names_of(protocol: type) -> list[str]:

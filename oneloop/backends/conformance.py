@@ -52,5 +52,6 @@ if TYPE_CHECKING:
     export: list[base.Export] = [torch.export, paddle.export, mindspore.export]
     profiling: list[base.Profiling] = [torch.profiling, paddle.profiling, mindspore.profiling]
     planning: list[base.Planning] = [torch.planning, paddle.planning, mindspore.planning]
+    chunked_loss: list[base.ChunkedLoss] = [torch.chunked_loss, paddle.chunked_loss, mindspore.chunked_loss]
     tracing: list[base.Tracing] = [torch.tracing, paddle.tracing, mindspore.tracing]
     backends: list[base.Backend] = [torch, paddle, mindspore, mindtorch]

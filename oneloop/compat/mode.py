@@ -66,6 +66,7 @@ def _as_transformers(common: Behaviour) -> Behaviour:
         extra_loggers=("transformers",),
         label_names_are_forward_parameters=True,  # such as CLIP's: metrics are those of the outputs alone
         autocast="forward",
+        chunks_losses=False,
         loss_func_may_be_sign=True,  # of TRL's GRPO, 0.22 to 1.9
         step_may_update_model=True,
         initial_epoch=0,
@@ -89,6 +90,7 @@ def _as_transformers(common: Behaviour) -> Behaviour:
 def _as_paddlenlp(common: Behaviour) -> Behaviour:
     return replace(
         common,
+        chunks_losses=False,
         optimizer_options_without_rate=True,  # its overrides create the optimizer with a schedule in place of the rate
         collator_sees_all_columns=True,
         evaluates_dataset_as_given=True,  # its overrides treat the Trainer's own dataset differently

@@ -331,6 +331,8 @@ def default_compute_loss(
     """(loss, outputs) of a micro-batch. The loss is normalized if num_items is given. Without wants_outputs, outputs
     may be those of a part, or None."""
     trainer = core.trainer
+    if not wants_outputs and (head := core.run.chunked.head_for(model, inputs)) is not None:
+        return _chunked_loss(core, head, model, inputs, num_items, terms), None
     whole = wants_outputs or core.run.hooks.record_outputs or not core.strategy.computes_loss_in_parts
     if trainer.criterion is None and trainer.compute_loss_func is None and not trainer.args.label_smoothing_factor:
         outputs = (core.backend.models.invoke if whole else core.strategy.outputs_for_loss)(model, inputs)
@@ -351,6 +353,15 @@ def default_compute_loss(
     for hook in core.run.hooks.record_outputs:
         hook(outputs, inputs, computed, is_mean)
     return loss, outputs
+
+
+def _chunked_loss(core: "Core", head: Any, model: Any, inputs: Any, num_items: Any, terms: LossTerms) -> Any:
+    """The loss of a micro-batch from hidden states and head, without whole logits."""
+    rest, labels = split_labels(inputs, core.trainer.label_names)
+    found = head.mean_loss(model, inputs, rest, labels, smoothing_of(core))
+    for hook in core.run.hooks.record_outputs:
+        hook(found, inputs, found.loss, True)
+    return found.loss if num_items is None else normalize_loss(found.loss, terms)
 
 
 def _external_loss(core: "Core", model: Any, inputs: Any, num_items: Any, wants_outputs: bool) -> _Computed:

@@ -2,6 +2,7 @@
 
 from . import part
 from .averages import WeightAverage
+from .chunked_loss import ChunkedLoss
 from .logged_metrics import LoggedMetrics
 from .loss_spikes import SpikeGuard
 from .losses import LossCurve, LossMeter
@@ -26,6 +27,7 @@ BUILT_IN: tuple[type[part.Part], ...] = (
     LoggedMetrics,
     TraceSteps,
     VerifySteps,
+    ChunkedLoss,
 )
 
 for kind in (*BUILT_IN, Update):  # whoever reads a checkpoint without a run imports this module, too

@@ -26,6 +26,7 @@ from ..outputs import TrainOutput
 from ..state import TrainerControl, TrainerState
 from ..steps import Position, StepPlan, plan_steps
 from . import agreement, dataloaders, profiling, unused_arguments
+from .chunked_loss import ChunkedLoss
 from .epochs import Epochs, start_batch_streams
 from .events import RunEvents
 from .logged_metrics import LoggedMetrics
@@ -72,6 +73,7 @@ class Run:
             self.parts.add(kind(self.context))
         self.meter = self.parts.of(Meter)
         self.logged_metrics = self.parts.of(LoggedMetrics)
+        self.chunked = self.parts.of(ChunkedLoss)
         self.losses = self.meter.losses
         self.seeds = self.parts.of(WorkerSeeds)
         self.modes = Modes(core)

@@ -171,12 +171,15 @@ class SourceMeter(Part):
         current = self._current
         if not self.logs_losses or current is None or current.items is None:
             return
+        tensors, info = self.backend.tensors, self.context.model_info
+        if (by_row := getattr(outputs, "by_row", None)) is not None:  # of a loss without whole logits
+            current.losses, current.loss, current.tolerance = by_row, tensors.detach(loss), TOLERANCE
+            return
         _, labels = split_labels(inputs, self.context.trainer.label_names)
         logits = _logits_for(outputs, labels)
         if logits is None or not is_mean:
             self._losses_unknown("the model returns no logits with one row for each label")
             return
-        tensors, info = self.backend.tensors, self.context.model_info
         ignored = self.context.counting.ignore_index
         shifted = info.shifts_labels and len(labels.shape) > 1
         current.losses = tensors.row_losses(logits, labels, shifted, -100 if ignored is None else ignored)

@@ -208,6 +208,10 @@ OPTIMIZATION = {
     ),
     "num_train_epochs": shows(log_steps("loss"), (0.5, [1, 2]), (1, [1, 2, 3, 4]), max_steps=-1),
     "max_steps": shows(log_steps("loss"), (2, [1, 2]), (3, [1, 2, 3])),
+    "chunked_loss": refuses(None, True),  # the model has labels of whole samples
+    "chunked_loss_layer": shows(
+        probes.outcome, (None, "UnsupportedError"), ("nowhere", "ArgumentError"), chunked_loss=True
+    ),
     "label_smoothing_factor": differs(log("loss"), 0.0, 0.2),
     "neftune_noise_alpha": differs(probes.noisy, None, 50.0),
 }

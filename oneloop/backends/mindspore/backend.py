@@ -3,6 +3,7 @@
 from . import bootstrap  # noqa: I001  before everything else: it looks at what MindSpore needs around it
 
 from . import (
+    chunked_loss,
     framework_layout,
     nan_hooks,
     devices,
@@ -28,6 +29,7 @@ __all__ = [
     "NAME",
     "framework_layout",
     "nan_hooks",
+    "chunked_loss",
     "devices",
     "engine",
     "export",

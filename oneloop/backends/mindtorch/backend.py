@@ -15,7 +15,7 @@ from . import (
 )
 
 NAME = "mindtorch"
-parallel = export = profiling = planning = tracing = None  # one process; see docs/mindnlp.md
+parallel = export = profiling = planning = tracing = chunked_loss = None  # one process; see docs/mindnlp.md
 
 patches.install()
 
@@ -23,6 +23,7 @@ __all__ = [
     "NAME",
     "framework_layout",
     "nan_hooks",
+    "chunked_loss",
     "devices",
     "engine",
     "export",

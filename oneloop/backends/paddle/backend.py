@@ -3,6 +3,7 @@
 from . import importing  # isort: skip  # first: it imports Paddle itself
 
 from . import (
+    chunked_loss,
     devices,
     engine,
     export,
@@ -28,6 +29,7 @@ __all__ = [
     "NAME",
     "framework_layout",
     "nan_hooks",
+    "chunked_loss",
     "devices",
     "engine",
     "export",

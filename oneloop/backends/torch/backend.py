@@ -1,6 +1,7 @@
 """The modules of this backend: see base.Backend."""
 
 from . import (
+    chunked_loss,
     devices,
     engine,
     export,
@@ -26,6 +27,7 @@ __all__ = [
     "NAME",
     "framework_layout",
     "nan_hooks",
+    "chunked_loss",
     "devices",
     "engine",
     "export",

@@ -29,11 +29,11 @@ def is_divisible(model: nn.Module) -> bool:
     """Whether the loss of this model can be computed from parts."""
     base: Any = base_of(model)
     forward = getattr(base.forward, "__func__", base.forward)
-    return _positions(getattr(base, LOSS, None)) is not None and _calls_loss_function(forward)
+    return positions_of(getattr(base, LOSS, None)) is not None and calls_loss_function(forward)
 
 
 @cache
-def _calls_loss_function(forward: Callable[..., Any]) -> bool:
+def calls_loss_function(forward: Callable[..., Any]) -> bool:
     return mentions(forward, {LOSS})
 
 
@@ -42,7 +42,7 @@ def _known() -> Mapping[Any, str]:
     return libraries.models().token_losses()
 
 
-def _positions(function: Any) -> str | None:
+def positions_of(function: Any) -> str | None:
     """Whether a loss function compares a position with the next label or with the same; None if it is another one."""
     return next((positions for known, positions in _known().items() if known is function), None)
 
@@ -74,14 +74,14 @@ def _share(
 ) -> torch.Tensor:
     ignored = options.get("ignore_index", IGNORED)
     whole = options.pop(SHIFTED, None)
-    if _positions(own) == "same":
+    if positions_of(own) == "same":
         whole = labels
     elif whole is None:
         whole = nn.functional.pad(labels, (0, 1), value=ignored)[..., 1:]
     part = _part(whole, division, ignored).to(logits.device)
     if options.get("num_items_in_batch") is None:
         options["num_items_in_batch"] = (whole != ignored).sum()
-    if _positions(own) == "next":
+    if positions_of(own) == "next":
         options[SHIFTED] = part
     return summed(own(logits, part, *given, **options), division.axis)
 

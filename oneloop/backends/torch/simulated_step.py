@@ -216,7 +216,7 @@ def _simulated(
             _make_state(optimizer, local)
             tracker.label(_state_of(optimizer), "optimizer")
             tracker.start()
-            with core.engine.forward_context():
+            with core.engine.forward_context(), core.run.chunked.assumed(model, batch):
                 _update(trainer, args, model, batch, optimizer, local, strategy, gradients)
             held = tracker.held
         return StepMemory(

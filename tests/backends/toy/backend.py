@@ -16,10 +16,11 @@ from . import (
 )
 
 NAME = "toy"
-parallel = export = profiling = planning = tracing = None
+parallel = export = profiling = planning = tracing = chunked_loss = None
 
 __all__ = [
     "NAME",
+    "chunked_loss",
     "devices",
     "engine",
     "export",
