@@ -592,6 +592,18 @@ def saved_whole(folder):
 
 
 @case
+def of_deepspeed(folder):
+    """Runs with DeepSpeed, whose checkpoints `crossed` continues from."""
+    from tests.distributed.deepspeed_job import config, without_building
+
+    without_building()
+    return {
+        stage: saving_run(folder, f"saved-{stage}", {"deepspeed": config(int(stage[-1]))}).seen.losses
+        for stage in ("stage2", "stage3")
+    }
+
+
+@case
 def crossed(folder, divided=True):
     """On from the checkpoints of every layout that has left one."""
     stored = {path.parent.name.removeprefix("saved-"): path for path in Path(folder).parent.glob("*/saved-*/*-3")}

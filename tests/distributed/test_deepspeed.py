@@ -13,6 +13,7 @@ from tests.distributed.launch import results, run_launched
 from tests.distributed.test_sharding import difference
 
 JOB = Path(__file__).with_name("deepspeed_job.py")
+LAYOUTS = Path(__file__).with_name("layouts_job.py")
 STAGES = ("stage0", "stage1", "stage2", "stage3")
 with_deepspeed = pytest.mark.skipif(not installed("deepspeed"), reason="needs deepspeed: bash scripts/deepspeed")
 
@@ -150,6 +151,27 @@ def test_a_run_leaves_deepspeed_and_comes_back(runs):
     straight = results(runs / "2", 2)[0]["resumed"]["stage2"]["losses"]
     assert difference(results(runs / "1", 1)[0]["left"], straight[3:]) <= 1e-6
     assert difference(results(runs / "later", 2)[0]["returned"], straight[4:]) <= 1e-6
+
+
+@with_deepspeed
+def test_every_layout_goes_on_from_deepspeed(tmp_path):
+    """From stages 2 and 3 on two processes to divided layers, sequences and weights, and to one process."""
+    pytest.importorskip("transformers")
+    for size in (1, 2, 4):
+        (tmp_path / str(size)).mkdir()
+    run_launched(2, tmp_path / "2", "of_deepspeed", script=LAYOUTS)
+    stored = results(tmp_path / "2", 2)[0]["of_deepspeed"]
+    layouts = set()
+    for size, cases in {1: ("crossed",), 2: ("crossed", "crossed_whole"), 4: ("crossed", "crossed_whole")}.items():
+        run_launched(size, tmp_path / str(size), *cases, script=LAYOUTS)
+        for each in results(tmp_path / str(size), size):
+            for layout, found in [pair for case in cases for pair in each[case].items()]:
+                layouts.add(layout)
+                assert found.keys() == stored.keys()
+                for stage, losses in found.items():
+                    assert len(losses) == 3
+                    assert difference(losses, stored[stage][3:]) <= 1e-5, (layout, stage)
+    assert len(layouts) == 11
 
 
 @with_deepspeed
