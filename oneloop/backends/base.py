@@ -524,10 +524,12 @@ class Export(Protocol):
 class ExternalCheckpoint(Protocol):
     """Reads checkpoints that the Trainers of other libraries wrote, or raises an error."""
 
-    def load_weights(self, model: Any, path: Path) -> None:
-        """Load the weights of such a checkpoint into the model."""
+    LOADS_SHARDED: bool  # whether a strategy that shards the optimizer's state can load one
 
-    def load_optimizer(self, optimizer: Any, model: Any, path: Path) -> Any:
+    def load_weights(self, model: Any, path: Path, strategy: Any = None) -> None:
+        """Load the weights of such a checkpoint into the model, as the strategy divides it."""
+
+    def load_optimizer(self, optimizer: Any, model: Any, path: Path, strategy: Any = None) -> Any:
         """Load its optimizer state; returns how its parameter groups were matched."""
 
     def scheduler_state(self, path: Path) -> dict[str, Any]:

@@ -28,11 +28,11 @@ def load_run(run: SavedRun, checkpoint: Checkpoint) -> Position:
     The run has an id of its own, so that it does not delete the old checkpoints.
     """
     core, trainer, path = run.core, run.core.trainer, checkpoint.path
-    if core.strategy.is_sharded:
+    if core.strategy.is_sharded and not core.backend.external_checkpoint.LOADS_SHARDED:
         raise UnsupportedError(
-            f"{path} was written by {other_trainers.writer(path)}, and its optimizer state cannot be sharded while "
-            "loading. Resume from it for one step without sharding; any strategy can resume from the checkpoint of "
-            "that step."
+            f"{path} was written by {other_trainers.writer(path)}, and on {core.backend.NAME} its optimizer state "
+            "cannot be sharded while loading. Resume from it for one step without sharding; any strategy can resume "
+            "from the checkpoint of that step."
         )
     other_trainers.check_framework(path, core.backend.NAME)
     state = other_trainers.state(path)
@@ -55,7 +55,7 @@ def load_run(run: SavedRun, checkpoint: Checkpoint) -> Position:
 def load_optimizer_and_scheduler(run: SavedRun, path: Path) -> None:
     """Load both; what was found is kept for the message."""
     trainer, reader = run.core.trainer, run.core.backend.external_checkpoint
-    loaded = reader.load_optimizer(trainer.optimizer, trainer.model, path)
+    loaded = reader.load_optimizer(trainer.optimizer, trainer.model, path, run.core.strategy)
     notes = _load_schedule(trainer.lr_scheduler, reader.scheduler_state(path), loaded.sources)
     run.epochs.resume.keep_external((loaded.rule, notes, loaded.decay))
 
@@ -177,7 +177,8 @@ def _message(run: SavedRun, path: Path, rule: str, start: Position, notes: list[
     trainer, plan = run.core.trainer, run.plan
     step, args = trainer.state.global_step, trainer.args
     library, release = other_trainers.writer(path), other_trainers.version(path)
-    writer = library + (f" {release}" if release else "")
+    divided = other_trainers.layout(path)
+    writer = library + (f" {release}" if release else "") + (f" ({divided})" if divided else "")
     length = f" of {plan.steps_per_epoch}" if plan.steps_per_epoch else ""
     seen = start.step_in_epoch * plan.samples_per_step
     streams = f"The RNGs, such as dropout's, are seeded again with seed={args.seed}."

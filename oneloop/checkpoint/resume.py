@@ -112,7 +112,7 @@ def load_weights(core: SavedTrainer, checkpoint: Checkpoint) -> None:
     backend, strategy, model, path = core.backend, core.strategy, core.trainer.model, checkpoint.path
     if checkpoint.is_external:
         other_trainers.check_framework(path, backend.NAME)
-        backend.external_checkpoint.load_weights(model, path)
+        backend.external_checkpoint.load_weights(model, path, strategy)
         return
     files = checkpoint.tensor_files("model")
     if not files and backend.models.is_adapter(backend.models.unwrap(model)):
@@ -135,14 +135,12 @@ def load_weights(core: SavedTrainer, checkpoint: Checkpoint) -> None:
 
 def loads_after_wrapping(core: SavedTrainer, checkpoint: Checkpoint) -> bool:
     """Whether each process reads its shard of the weights after the model is sharded. Adapters, which are small, and
-    checkpoints of other trainers and other frameworks are read completely before."""
+    whole files of other trainers and other frameworks are read completely before."""
     models = core.backend.models
-    if (
-        not core.strategy.loads_sharded
-        or models.is_adapter(models.unwrap(core.trainer.model))
-        or checkpoint.is_external
-    ):
+    if not core.strategy.loads_sharded or models.is_adapter(models.unwrap(core.trainer.model)):
         return False
+    if checkpoint.is_external:
+        return core.backend.external_checkpoint.LOADS_SHARDED and other_trainers.is_divided(checkpoint.path)
     return checkpoint.run is None or not from_framework.is_needed(core, checkpoint.run)
 
 

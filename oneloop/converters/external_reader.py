@@ -21,10 +21,10 @@ class UnsupportedCheckpointReader:
     def _refuse(self, path: Path) -> NoReturn:
         raise CheckpointError(f"{path} was written by another trainer, but a run {self.words}")
 
-    def load_weights(self, model: Any, path: Path) -> NoReturn:
+    def load_weights(self, model: Any, path: Path, strategy: Any = None) -> NoReturn:
         self._refuse(path)
 
-    def load_optimizer(self, optimizer: Any, model: Any, path: Path) -> NoReturn:
+    def load_optimizer(self, optimizer: Any, model: Any, path: Path, strategy: Any = None) -> NoReturn:
         self._refuse(path)
 
     def scheduler_state(self, path: Path) -> NoReturn:
@@ -45,7 +45,7 @@ class ArrayReader:
     ) -> None:
         self.weights, self.layout, self.modules, self.refused = weights, layout, modules, refused
 
-    def load_weights(self, model: Any, path: Path) -> None:
+    def load_weights(self, model: Any, path: Path, strategy: Any = None) -> None:
         """Load the weights, which have torch's names."""
         self._check(path)
         own = {place.name: name for name, place in self.layout(model).items()}
@@ -53,7 +53,7 @@ class ArrayReader:
         tensors = {own.get(name, name): raw.array() for name, raw in stored.items()}
         self.weights.load_model(model, tensors, {}, str(path))
 
-    def load_optimizer(self, optimizer: Any, model: Any, path: Path) -> Loaded:
+    def load_optimizer(self, optimizer: Any, model: Any, path: Path, strategy: Any = None) -> Loaded:
         """Load moments and the number of updates, parameter by parameter."""
         self._check(path)
         common = {name: place.name for name, place in self.layout(model).items()}

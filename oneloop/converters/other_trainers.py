@@ -5,10 +5,17 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import CheckpointError
-from . import mindnlp_checkpoint, paddlenlp_checkpoint, transformers_checkpoint
+from . import deepspeed_checkpoint, mindnlp_checkpoint, paddlenlp_checkpoint, transformers_checkpoint
+from .named_state import NamedState
 
 # In the order in which they are asked: transformers' files have the most common names.
-_LIBRARIES: tuple[ModuleType, ...] = (paddlenlp_checkpoint, mindnlp_checkpoint, transformers_checkpoint)
+_LIBRARIES: tuple[ModuleType, ...] = (
+    paddlenlp_checkpoint,
+    mindnlp_checkpoint,
+    deepspeed_checkpoint,
+    transformers_checkpoint,
+)
+_OF_TRANSFORMERS = (deepspeed_checkpoint, transformers_checkpoint)
 WRITERS = ("transformers", *paddlenlp_checkpoint.WRITERS, *mindnlp_checkpoint.WRITERS)
 STATE = transformers_checkpoint.STATE
 LOST_ORDER = (
@@ -57,13 +64,30 @@ def problems(path: Path, contents: bool) -> list[str]:
 
 def has_known_order(path: Path) -> bool:
     """Whether the samples that its run was going to train on are known, from its seed."""
-    return library_of(path) is transformers_checkpoint
+    return library_of(path) in _OF_TRANSFORMERS
+
+
+def is_divided(path: Path) -> bool:
+    """Whether a process can read the parts of tensors that it needs."""
+    return hasattr(library_of(path), "opened")
+
+
+def named_state(path: Path) -> NamedState | None:
+    """Weights and optimizer state by name, if the checkpoint has its tensors in parts; None for whole files."""
+    opened = getattr(library_of(path), "opened", None)
+    return None if opened is None else opened(path)
+
+
+def layout(path: Path) -> str | None:
+    """How processes divided the checkpoint, in words; None for whole files."""
+    described = getattr(library_of(path), "layout", None)
+    return None if described is None else described(path)
 
 
 def check_framework(path: Path, name: str) -> None:
     """Their optimizer states are those of one framework."""
     library = library_of(path)
-    if library is not None and library is not transformers_checkpoint and name not in library.FRAMEWORKS:
+    if library is not None and library not in _OF_TRANSFORMERS and name not in library.FRAMEWORKS:
         raise CheckpointError(
             f"{path} was written by the Trainer of {library.writer(path)} on {library.FRAMEWORK}, and this is a model "
             f"of {name}. Resume it with a {library.FRAMEWORK} model: the next checkpoint, which oneloop writes, can be "

@@ -1,9 +1,13 @@
-"""Reads pickles that hold arrays and plain data only: PaddleNLP, PaddleFormers and MindNLP write their checkpoints so.
+"""Reads pickles that hold arrays and plain data only: PaddleNLP, PaddleFormers and MindNLP write their checkpoints so,
+and those of PyTorch (torch_archive.py) contain one.
 
 A pickle is a program. Python's unpickler runs it, and can be made to call anything. This reader knows the instructions
 that build numbers, strings, lists, tuples, dicts and NumPy arrays, and a table of what these may be made with; nothing
 of a file is imported or called, and any other instruction is an error. Lengths are compared with what is left of the
 file before anything is allocated, and the number of instructions is limited, so memory is too.
+
+Where a file also has objects that do not matter, they are kept as `Unknown`: the name of what made them, with their
+plain data.
 """
 
 import math
@@ -12,6 +16,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +57,45 @@ def read(path: Path, records: Classes = frozenset()) -> Any:
         ) from None
 
 
-def loads(data: bytes | mmap.mmap, records: Classes = frozenset()) -> Any:
+def loads(data: bytes | mmap.mmap, records: Classes = frozenset(), extras: "Extras | None" = None) -> Any:
     """The value in the bytes of a pickle."""
     try:
-        return _plain(_Machine(data, records).run(), {}, 0)
+        return _plain(_Machine(data, records, extras).run(), _Done(extras is not None), 0)
     except NotPlain:
         raise
-    except (IndexError, KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
         raise NotPlain(f"damaged ({type(error).__name__}: {str(error)[:120]})") from None
 
 
+@dataclass
+class Extras:
+    """What the pickles of one library may contain beside plain data."""
+
+    made: dict[tuple[str, str], Callable[..., Any]]  # by module and name; they check what they are called with
+    persistent: Callable[[Any], Any]  # for what is stored beside the pickle
+
+
+class Kept:
+    """Base class of what these make."""
+
+
 # -- what a file may make beside containers
+
+
+class Unknown:
+    """A class or a function of a file, or what the file makes with it: nothing is imported or called."""
+
+    def __init__(self, name: str, arguments: tuple[Any, ...] | None = None) -> None:
+        self.name = name  # with its module
+        self.arguments = arguments  # None for the class or function itself
+        self.state: Any = None  # of an object: its attributes
+
+    def __call__(self, *arguments: Any) -> "Unknown":
+        return Unknown(self.name, arguments)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """An attribute, if its class stores them as usual."""
+        return self.state.get(key, default) if isinstance(self.state, dict) else default
 
 
 class _Type:
@@ -176,9 +209,9 @@ _MADE: dict[tuple[str, str], Callable[..., Any]] = {
 class _Machine:
     """Executes the instructions of one pickle on a stack."""
 
-    def __init__(self, data: bytes | mmap.mmap, records: Classes) -> None:
-        self.data, self.at = data, 0
-        self.known = _MADE | dict.fromkeys(records, _Record)
+    def __init__(self, data: bytes | mmap.mmap, records: Classes, extras: Extras | None = None) -> None:
+        self.data, self.at, self.extras = data, 0, extras
+        self.known = _MADE | dict.fromkeys(records, _Record) | ({} if extras is None else extras.made)
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
         self.encoded = 0  # bytes that were made of strings
@@ -232,13 +265,32 @@ class _Machine:
     def push_integer(self, length: int) -> None:
         """An integer of any size; those of plain data have at most 64 bits."""
         if length > 9:
-            raise NotPlain("it has an integer of more than 64 bits")
+            if self.extras is None:
+                raise NotPlain("it has an integer of more than 64 bits")
+            self.read(length)
+            self.push(Unknown("int", ()))
+            return
         self.push(int.from_bytes(self.read(length), "little", signed=True))
 
     def made(self, module: Any, name: Any) -> None:
-        if (module, name) not in self.known:
-            raise NotPlain(f"it needs {str(module)[:80]}.{str(name)[:80]}")
-        self.push(self.known[module, name])
+        if type(module) is not str or type(name) is not str:
+            raise NotPlain("it needs something without a name")
+        if (module, name) in self.known:
+            self.push(self.known[module, name])
+        elif self.extras is not None:
+            self.push(Unknown(f"{module[:80]}.{name[:80]}"))
+        else:
+            raise NotPlain(f"it needs {module[:80]}.{name[:80]}")
+
+    def of_extras(self, value: Unknown) -> None:
+        if self.extras is None:
+            raise NotPlain(f"it needs {value.name}")
+        self.push(value)
+
+    def persistent(self) -> None:
+        if self.extras is None:
+            raise NotPlain("it has the instruction b'Q'")
+        self.push(self.extras.persistent(self.stack.pop()))
 
     def reduce(self) -> None:
         arguments, function = self.stack.pop(), self.stack.pop()
@@ -252,28 +304,42 @@ class _Machine:
 
     def new(self) -> None:
         arguments, cls = self.stack.pop(), self.stack.pop()
+        if isinstance(cls, Unknown) and type(arguments) is tuple:
+            self.push(cls(*arguments))
+            return
         if cls is not _Record or arguments != ():
             raise NotPlain("it makes an object that is not known")
         self.push(_Record())
 
     def build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
+        if self.extras is not None and type(target) is dict:  # attributes of an OrderedDict
+            return
+        if isinstance(target, Unknown) and target.arguments is not None:
+            target.state = state
+            return
         if not isinstance(target, (_Type, _Array, _Record)):
             raise NotPlain(f"it sets the state of {a_type(target)}")
         target.build(state)
 
     def append(self, items: list[Any]) -> None:
+        if isinstance(self.stack[-1], Unknown):
+            return
         if type(self.stack[-1]) is not list:
             raise NotPlain("it appends to something that is no list")
         self.stack[-1].extend(items)
 
     def set(self, items: list[Any]) -> None:
         target = self.stack[-1]
+        if isinstance(target, Unknown):
+            return
         if type(target) is not dict or len(items) % 2:
             raise NotPlain("it sets items of something that is no dict")
         for key, value in zip(items[::2], items[1::2]):
-            # Hashing tuples of tuples that share their items can take for ever.
-            if type(key) not in (str, int):
+            # Hashing tuples of tuples that share their items can take for ever; an Unknown has the hash of its place.
+            if type(key) not in (str, int) and not isinstance(key, Unknown):
+                if self.extras is not None:
+                    continue  # part of an object that does not matter
                 raise NotPlain(f"it has {a_type(key)} as a key")
             target[key] = value
 
@@ -329,16 +395,32 @@ _ACTS: dict[bytes, Callable[[_Machine], Any]] = {
     pickle.REDUCE: lambda m: m.reduce(),
     pickle.NEWOBJ: lambda m: m.new(),
     pickle.BUILD: lambda m: m.build(),
+    pickle.BINPERSID: lambda m: m.persistent(),
+    pickle.EMPTY_SET: lambda m: m.of_extras(Unknown("builtins.set", ())),
+    pickle.ADDITEMS: lambda m: m.append(m.marked()),
+    pickle.FROZENSET: lambda m: m.of_extras(Unknown("builtins.frozenset", tuple(m.marked()))),
 }
 
 
 # -- the result
 
 
-def _plain(value: Any, done: dict[int, Any], depth: int) -> Any:
+class _Done(dict[int, Any]):
+    """What has been visited, by identity."""
+
+    def __init__(self, keeps_unknown: bool) -> None:
+        super().__init__()
+        self.keeps_unknown = keeps_unknown
+
+
+def _plain(value: Any, done: _Done, depth: int) -> Any:
     """The value with its arrays in their places. Each container is visited once, however often it is referred to."""
-    if value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, np.ndarray):
+    if value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, (np.ndarray, Kept)):
         return value
+    if done.keeps_unknown and type(value) not in (list, tuple, dict, _Array, _Record, Unknown):
+        return Unknown(getattr(value, "__name__", type(value).__name__))
+    if isinstance(value, Unknown):
+        return _unknown(value, done, depth)
     if isinstance(value, (_Array, _Record)):
         if value.value is None:
             raise NotPlain("it has an array or an object without values")
@@ -349,8 +431,25 @@ def _plain(value: Any, done: dict[int, Any], depth: int) -> Any:
         raise NotPlain(f"it is nested more than {DEEPEST} levels deep, or contains itself")
     if id(value) not in done:
         if type(value) is dict:
-            found: Any = {key: _plain(inner, done, depth + 1) for key, inner in value.items()}
+            found: Any = {_key(key, done, depth): _plain(inner, done, depth + 1) for key, inner in value.items()}
         else:
             found = type(value)(_plain(inner, done, depth + 1) for inner in value)
         done[id(value)] = found
+    return done[id(value)]
+
+
+def _key(key: Any, done: _Done, depth: int) -> Any:
+    return _unknown(key, done, depth) if isinstance(key, Unknown) else key
+
+
+def _unknown(value: Unknown, done: _Done, depth: int) -> Unknown:
+    """The same object with plain contents, as far as they are."""
+    if id(value) not in done:
+        if depth > DEEPEST:
+            raise NotPlain(f"it is nested more than {DEEPEST} levels deep, or contains itself")
+        found = Unknown(value.name, None)
+        done[id(value)] = found
+        if value.arguments is not None:
+            found.arguments = tuple(_plain(inner, done, depth + 1) for inner in value.arguments)
+        found.state = _plain(value.state, done, depth + 1)
     return done[id(value)]

@@ -66,7 +66,7 @@ def problems(path: Path, contents: bool = True) -> list[str]:
         found.append(str(error))
     files += [path / OPTIMIZER, path / SCHEDULER, *([path / SCALER] if (path / SCALER).exists() else [])]
     for file in files:
-        wrong = f"{file.name} is missing{_why_missing(file)}" if not file.is_file() else _problem_with(file, contents)
+        wrong = f"{file.name} is missing{_why_missing(file)}" if not file.is_file() else problem_with(file, contents)
         if wrong:
             found.append(wrong)
     try:
@@ -79,14 +79,14 @@ def problems(path: Path, contents: bool = True) -> list[str]:
 def _why_missing(file: Path) -> str:
     if file.name != OPTIMIZER:
         return ""
-    if (file.parent / "latest").is_file() or any(file.parent.glob("global_step*")):
-        return " (DeepSpeed wrote this checkpoint in pieces; only those of a plain or DDP run can be read)"
+    if any(file.parent.glob("global_step*")):
+        return " (DeepSpeed wrote this checkpoint, and its folder global_step* has no parts)"
     if any(file.parent.glob("optimizer_*")) or (file.parent / "optimizer.bin").is_file():
         return " (FSDP wrote this checkpoint; only those of a plain or DDP run can be read)"
     return " (was it saved with save_only_model=True?)"
 
 
-def _problem_with(file: Path, contents: bool) -> str | None:
+def problem_with(file: Path, contents: bool) -> str | None:
     """What is wrong with one file of a checkpoint; None if no problem is found."""
     try:
         if file.suffix == ".safetensors":

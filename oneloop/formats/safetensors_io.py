@@ -58,6 +58,11 @@ class Raw:
         return np.frombuffer(self.data, dtype=_NUMPY_TYPES[self.dtype]).reshape(self.shape)
 
 
+def numpy_type(dtype: str) -> np.dtype:
+    """NumPy's type for one of the format; unsigned integers for a type that NumPy lacks."""
+    return _NUMPY_TYPES[dtype]
+
+
 _NUMPY = {"f": "F", "i": "I", "u": "U"}
 
 

@@ -26,7 +26,7 @@ OWN = (
 )
 NOT_ASKED = {
     "devices": {"recorded_event"},
-    "external_checkpoint": {"read", "Loaded", "SAFE_SINCE"},
+    "external_checkpoint": {"read", "Loaded", "SAFE_SINCE", "External", "from_raw"},
     "loaders": {"Loader", "Stream"},
     "optimizers": {"class_of", "fused_works", "step_optimizer"},
     "weights": {"checked_states", "plain_options"},

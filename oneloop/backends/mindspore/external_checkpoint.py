@@ -4,6 +4,7 @@ from ...converters.external_reader import ArrayReader, UnsupportedCheckpointRead
 from . import framework_layout, weights
 from .models import unwrap
 
+LOADS_SHARDED = False
 _reader = ArrayReader(
     weights,
     framework_layout.layout,

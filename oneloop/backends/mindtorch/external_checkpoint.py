@@ -6,6 +6,7 @@ from ..torch import framework_layout
 from . import weights
 from .models import unwrap
 
+LOADS_SHARDED = False
 _reader = ArrayReader(
     weights,
     framework_layout.layout,

@@ -14,13 +14,14 @@ from .._common.helpers import check_names_and_shapes
 from . import adapters, weights
 from .models import is_adapter, unwrap
 
+LOADS_SHARDED = False
 _refused = UnsupportedCheckpointReader(
     "on Paddle can only resume from checkpoints of oneloop, PaddleNLP and PaddleFormers. Load its weights into the "
     "model with the library that wrote them, and start a new run."
 )
 
 
-def load_weights(model: nn.Layer, path: Path) -> None:
+def load_weights(model: nn.Layer, path: Path, strategy: Any = None) -> None:
     """Load the weights of a checkpoint, or its adapter."""
     _check(path)
     turned = getattr(unwrap(model), "transpose_weight_keys", None)  # of PaddleFormers' models
@@ -35,7 +36,7 @@ def load_weights(model: nn.Layer, path: Path) -> None:
         weights.assign(target, tensors[name])
 
 
-def load_optimizer(optimizer: Any, model: nn.Layer, path: Path) -> Loaded:
+def load_optimizer(optimizer: Any, model: nn.Layer, path: Path, strategy: Any = None) -> Loaded:
     """Load moments and powers of the betas, parameter by parameter. Rates and other options are those of this run."""
     _check(path)
     trained = {n: tuple(p.shape) for n, p in unwrap(model).named_parameters() if not p.stop_gradient}

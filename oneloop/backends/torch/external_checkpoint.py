@@ -1,6 +1,8 @@
 """Reads checkpoints of transformers' Trainer: the only place where a pickled file is opened, and only as plain data.
 
-Its optimizer state is numbered by position in the parameter groups; checkpoint/grouping.py finds the names again.
+Its optimizer state is numbered by position in the parameter groups; converters/parameter_groups.py finds the names.
+Checkpoints that processes wrote in parts have names (converters/named_state.py); of these, a process whose model is
+divided reads only what it has.
 """
 
 import re
@@ -11,19 +13,27 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...converters import parameter_groups, transformers_checkpoint
+from ...converters import other_trainers, parameter_groups, transformers_checkpoint
+from ...converters.named_state import NamedState
 from ...converters.parameter_groups import Loaded
+from ...converters.stored_tensors import Tensor
 from ...errors import CheckpointError, a_type
 from ...formats.reading import open_file, restoring
-from . import adapters, weights
+from ...formats.safetensors_io import Raw
+from .._common.helpers import preview
+from . import adapters, shards, weights
+from .divided_state import DividedState
 from .models import is_adapter, unwrap
+from .zero_state import shape_of
 
+LOADS_SHARDED = True
 SAFE_SINCE = (2, 6)  # torch.load(weights_only=True) of older releases can be made to execute code (CVE-2025-32434)
 
 # What NumPy's arrays are pickled with, by releases 1 and 2: rng_state.pth has one.
 _RECONSTRUCT: Any = np.zeros(0).__reduce__()[0]
 _OF_ARRAYS: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.uint32))]
 _OF_ARRAYS += [(_RECONSTRUCT, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+_TYPES = {name: dtype for dtype, name in weights._DTYPES.items()}
 # What each optimizer keeps for a parameter; both trainers use the classes of torch.optim.
 _STATES = {
     "AdamW": {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
@@ -74,8 +84,30 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     return value
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
+class External(shards.Stored):
+    """A tensor in parts that another library wrote, as those of oneloop's files."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.shape, self.dtype = tensor, torch.Size(tensor.shape), tensor.dtype
+
+    def box(self, box: shards.Box) -> torch.Tensor:
+        return from_raw(self.tensor.part(box))
+
+    def full_tensor(self) -> torch.Tensor:
+        return from_raw(self.tensor.raw())
+
+
+def from_raw(raw: Raw) -> torch.Tensor:
+    flat = torch.from_numpy(np.frombuffer(raw.data, np.uint8).copy())
+    return flat.view(_TYPES[raw.dtype]).reshape(raw.shape)
+
+
+def load_weights(model: nn.Module, path: Path, strategy: Any = None) -> None:
     """Load the weights of a checkpoint in any format. Tied weights may be missing or stored twice."""
+    named = other_trainers.named_state(path)
+    if named is not None:
+        _load_named_weights(model, named, path, strategy)
+        return
     tensors: dict[str, torch.Tensor] = {}
     files = transformers_checkpoint.weight_files(path)
     if not files:
@@ -89,10 +121,34 @@ def load_weights(model: nn.Module, path: Path) -> None:
     own = unwrap(model).state_dict()
     tensors = {name: value for name, value in tensors.items() if name in own or not _is_table(name, value)}
     try:
-        weights.load_model(model, tensors, {}, str(path))
+        (strategy or weights).load_model(model, tensors, {}, str(path))
     except CheckpointError:
         if any(file.suffix != ".safetensors" for file in files) or not _load_renamed(unwrap(model), path):
             raise
+
+
+def _load_named_weights(model: nn.Module, named: NamedState, path: Path, strategy: Any) -> None:
+    """Load weights that are stored in parts; of an adapter, what is trained and what else is there."""
+    base = unwrap(model)
+    own = base.state_dict()
+    tables = {
+        name for name, value in named.weights.items() if value.dtype.startswith(("I", "U", "BOOL")) and name not in own
+    }
+    tensors: dict[str, Any] = {name: External(value) for name, value in named.weights.items() if name not in tables}
+    tensors = {name: value for name, value in tensors.items() if name in own or not _is_table(name, None)}
+    if is_adapter(base):
+        trained = {name for name, p in base.named_parameters() if p.requires_grad}
+        missing = sorted(trained - set(tensors))
+        if missing:
+            raise CheckpointError(
+                f"{path} has no weights for {preview(missing)}, which this run trains. Use the adapter and its name as "
+                "in the run that wrote it."
+            )
+        # The weights of the base model are those that it was created with, unless the checkpoint has them.
+        tensors = {name: value for name, value in own.items() if isinstance(value, torch.Tensor)} | tensors
+    if not _takes_boxes(strategy, model):
+        tensors = {n: value.full_tensor() if isinstance(value, External) else value for n, value in tensors.items()}
+    (strategy or weights).load_model(model, tensors, {}, str(path))
 
 
 def _load_renamed(model: nn.Module, path: Path) -> bool:
@@ -111,14 +167,20 @@ def _load_renamed(model: nn.Module, path: Path) -> bool:
     return True
 
 
-def _is_table(name: str, value: torch.Tensor) -> bool:
+def _is_table(name: str, value: torch.Tensor | None) -> bool:
     """Buffers that older releases of transformers stored and newer ones compute; they are not trained."""
-    return not value.is_floating_point() or name.endswith((".masked_bias", ".inv_freq"))
+    return (value is not None and not value.is_floating_point()) or name.endswith((".masked_bias", ".inv_freq"))
 
 
 def scheduler_state(path: Path) -> dict[str, Any]:
     """The state of a torch scheduler: `last_epoch` is the number of its steps."""
-    state = _read_mapping(path / transformers_checkpoint.SCHEDULER)
+    named = other_trainers.named_state(path)
+    if named is not None and not (path / transformers_checkpoint.SCHEDULER).is_file():
+        if named.scheduler is None:
+            raise CheckpointError(f"{path} has no state of a scheduler: {transformers_checkpoint.SCHEDULER} is missing")
+        state = named.scheduler
+    else:
+        state = _read_mapping(path / transformers_checkpoint.SCHEDULER)
     position = state.get("last_epoch")
     if not isinstance(position, int) or position < 0:
         raise CheckpointError(
@@ -129,6 +191,9 @@ def scheduler_state(path: Path) -> dict[str, Any]:
 
 def scaler_state(path: Path) -> dict[str, Any] | None:
     """The state of the loss scaler; None if the run had none."""
+    named = other_trainers.named_state(path)
+    if named is not None and named.scaler is not None:
+        return dict(named.scaler)
     if not (path / transformers_checkpoint.SCALER).is_file():
         return None
     state = _read_mapping(path / transformers_checkpoint.SCALER)
@@ -162,47 +227,74 @@ def random_state(path: Path, rank: int, processes: int) -> tuple[Any, Any, dict[
 # -- optimizer
 
 
-def load_optimizer(optimizer: Any, model: nn.Module, path: Path) -> Loaded:
-    """Load the state of optimizer.pt into the run's optimizer, parameter by parameter."""
+def load_optimizer(optimizer: Any, model: nn.Module, path: Path, strategy: Any = None) -> Loaded:
+    """Load the state of a checkpoint into the run's optimizer, parameter by parameter."""
     file = path / transformers_checkpoint.OPTIMIZER
-    known = next((_STATES[cls.__name__] for cls in type(optimizer).__mro__ if cls.__name__ in _STATES), None)
-    if known is None:
+    # With a strategy that shards, the optimizer is wrapped, and its groups are those of the whole model.
+    _, described = (strategy or weights).optimizer_state(optimizer, model)
+    inner = getattr(optimizer, "optim", optimizer)
+    kind = next((cls.__name__ for cls in type(inner).__mro__ if cls.__name__ in _STATES), described["class"])
+    if kind not in _STATES:
         raise CheckpointError(
-            f"this run's optimizer is {type(optimizer).__name__}; from a transformers checkpoint only the states of "
+            f"this run's optimizer is {described['class']}; from a checkpoint of another trainer only the states of "
             f"{', '.join(_STATES)} can be loaded. Use the optimizer that the checkpoint was written with, if it is one "
             "of them, or start a new run from its weights."
         )
-    states, groups = _check_file(file, type(optimizer).__name__, known)
+    named = other_trainers.named_state(path)
+    stored = _read_mapping(file) if named is None else _with_external(named.numbered())
+    source = str(file if named is None else path)
+    states, groups = _check(stored, source, kind, _STATES[kind])
     parameters = {name: p for name, p in unwrap(model).named_parameters() if p.requires_grad}
-    rule, named = _find_groups(optimizer, model, states, groups, file)
-    home = {name: i for i, names in enumerate(named) for name in names if name in parameters}
-    number = {name: n for names, group in zip(named, groups) for name, n in zip(names, group["params"])}
-    tensors: dict[str, torch.Tensor] = {}
+    own = [group["names"] for group in described["groups"]]
+    rule, members = _find_groups(own, model, states, groups, source)
+    home = {name: i for i, names in enumerate(members) for name in names if name in parameters}
+    number = {name: n for names, group in zip(members, groups) for name, n in zip(names, group["params"])}
+    tensors: dict[str, Any] = {}
+    by_box = _takes_boxes(strategy, model)
     for name in home:
         for key, value in states.get(number[name], {}).items():
             if value is not None:
-                tensors[f"{name}:{key}"] = _as_kept(key, value, parameters[name])
-    names = weights.optimizer_names(optimizer, model)
-    own = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
-    outside = sorted(name for members in own for name in members if name not in home)
+                # DeepSpeed updates float32 copies of weights in half precision.
+                dtype = torch.float32 if getattr(strategy, "half", None) else parameters[name].dtype
+                kept = _as_kept(key, value, dtype)
+                is_whole = isinstance(kept, External) and not by_box
+                tensors[f"{name}:{key}"] = kept.full_tensor() if is_whole else kept
+    outside = sorted(name for names in own for name in names if name not in home)
     if outside:
-        raise CheckpointError(f"{file} has no state for {', '.join(outside)}, which this run's optimizer trains")
+        raise CheckpointError(f"{source} has no state for {preview(outside)}, which this run's optimizer trains")
     # LoRA leaves the group without weight decay empty; it corresponds to the empty group at its place in the file.
     empty = [{i} if i < len(groups) and not groups[i]["params"] else set() for i in range(len(own))]
-    sources = [{home[name] for name in members} or empty[i] for i, members in enumerate(own)]
-    data = [{"names": members} | _agreed([groups[i] for i in sorted(source)]) for members, source in zip(own, sources)]
-    weights.load_optimizer(optimizer, model, tensors, {"groups": data, "values": {}}, str(file))
+    sources = [{home[name] for name in names} or empty[i] for i, names in enumerate(own)]
+    options = [_agreed([groups[i] for i in sorted(of)]) for of in sources]
+    data = [{"names": names} | each for names, each in zip(own, options)]
+    (strategy or weights).load_optimizer(optimizer, model, tensors, {"groups": data, "values": {}}, source)
     decay = {
-        name: (float(groups[home[name]].get("weight_decay", 0.0)), float(group.get("weight_decay", 0.0)))
-        for members, group in zip(own, optimizer.param_groups)
-        for name in members
+        name: (
+            float(groups[home[name]].get("weight_decay", 0.0)),
+            float(each.get("weight_decay", group.get("weight_decay", 0.0))),
+        )
+        for names, each, group in zip(own, options, described["groups"])
+        for name in names
     }
     return Loaded(rule, sources, {name: (old, new) for name, (old, new) in decay.items() if old != new})
 
 
-def _check_file(file: Path, kind: str, known: set[str]) -> tuple[dict[int, dict], list[dict]]:
+def _takes_boxes(strategy: Any, model: nn.Module) -> bool:
+    """Whether this process has boxes of the model's tensors, and so needs only these."""
+    return isinstance(strategy, DividedState) and strategy.is_divided(model)
+
+
+def _with_external(data: dict[str, Any]) -> dict[str, Any]:
+    """The same with tensors of torch's kind, which are not read yet."""
+    states = {
+        n: {key: External(value) if isinstance(value, Tensor) else value for key, value in state.items()}
+        for n, state in data["state"].items()
+    }
+    return data | {"state": states}
+
+
+def _check(data: dict[str, Any], file: str, kind: str, known: set[str]) -> tuple[dict[int, dict], list[dict]]:
     """The state and the groups in the file, after checking their format."""
-    data = _read_mapping(file)
     states: Any = data.get("state")
     groups: Any = data.get("param_groups")
     form = isinstance(states, dict) and isinstance(groups, list) and all(isinstance(g, dict) for g in groups)
@@ -226,7 +318,7 @@ def _is_value(item: tuple[Any, Any]) -> bool:
     key, value = item
     if key == "step":
         return (isinstance(value, torch.Tensor) and value.numel() == 1) or isinstance(value, (int, float))
-    return value is None or isinstance(value, torch.Tensor)
+    return value is None or isinstance(value, (torch.Tensor, External))
 
 
 def _is_option(value: Any) -> bool:
@@ -234,11 +326,15 @@ def _is_option(value: Any) -> bool:
     return all(isinstance(part, (int, float, type(None), torch.Tensor)) for part in parts)
 
 
-def _as_kept(key: str, value: Any, parameter: nn.Parameter) -> torch.Tensor:
+def _as_kept(key: str, value: Any, dtype: torch.dtype) -> Any:
     """Moments in the dtype of their parameter, as in torch. Older releases counted steps as integers."""
     if key == "step":
         return torch.tensor(float(value))
-    return value.to(parameter.dtype) if value.is_floating_point() else value
+    if isinstance(value, External):
+        if _TYPES[value.dtype] == dtype or not value.dtype.startswith(("F", "BF")):
+            return value
+        value = value.full_tensor()
+    return value.to(dtype) if value.is_floating_point() else value
 
 
 def _agreed(groups: list[dict[str, Any]]) -> dict[str, Any]:
@@ -251,20 +347,19 @@ def _agreed(groups: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _find_groups(
-    optimizer: Any, model: nn.Module, states: dict[int, dict], groups: list[dict], file: Path
+    own: list[list[str]], model: nn.Module, states: dict[int, dict], groups: list[dict], source: str
 ) -> tuple[str, list[list[str]]]:
     """The rule by which the groups were created, and the names in each group."""
-    own = weights.optimizer_names(optimizer, model)
     candidates: Any = [("the names in the file", [group.get("param_names") for group in groups])]
     if not all(isinstance(names, list) for names in candidates[0][1]):
         candidates = parameter_groups.candidates(_described(unwrap(model)), keep_empty=len(groups) == 2)
-        candidates += [("the groups of this run", [[own[id(p)] for p in g["params"]] for g in optimizer.param_groups])]
+        candidates += [("the groups of this run", own)]
     kept = {
-        number: {key: tuple(v.shape) for key, v in state.items() if key != "step" and isinstance(v, torch.Tensor)}
+        number: {key: tuple(v.shape) for key, v in state.items() if key != "step" and hasattr(v, "shape")}
         for number, state in states.items()
     }
-    shapes = {name: tuple(p.shape) for name, p in unwrap(model).named_parameters()}
-    return parameter_groups.choose(candidates, [group["params"] for group in groups], kept, shapes, str(file))
+    shapes = {name: tuple(shape_of(p)) for name, p in unwrap(model).named_parameters()}
+    return parameter_groups.choose(candidates, [group["params"] for group in groups], kept, shapes, source)
 
 
 def _described(model: nn.Module) -> list[parameter_groups.Parameter]:

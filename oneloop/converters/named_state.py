@@ -1,0 +1,68 @@
+"""Weights and optimizer state of a run by the names of parameters, as checkpoints of several libraries have them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import CheckpointError
+from .plain_pickle import Unknown
+from .stored_tensors import Tensor
+
+
+@dataclass
+class NamedState:
+    """What a checkpoint stores, with tensors that are read when they are needed."""
+
+    weights: dict[str, Tensor]
+    states: dict[str, dict[str, Any]]  # by parameter: its tensors, and its number of steps
+    groups: list[dict[str, Any]]  # of the optimizer: "param_names", and options
+    scaler: dict[str, Any] | None = None  # the loss scale, by the names of torch's GradScaler
+    scheduler: dict[str, Any] | None = None
+    is_partial: bool = False  # frozen weights may be missing: those of an adapter's base model
+    missing: list[str] = field(default_factory=list)  # what a run would need and is not there, and what happens
+
+    def numbered(self) -> dict[str, Any]:
+        """Optimizer state as torch's state_dict has it, with the names in its groups."""
+        number = {name: i for i, name in enumerate(n for group in self.groups for n in group["param_names"])}
+        groups = [group | {"params": [number[name] for name in group["param_names"]]} for group in self.groups]
+        return {"state": {number[name]: state for name, state in self.states.items()}, "param_groups": groups}
+
+
+def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a group that are numbers, strings and lists of them."""
+    return {
+        str(key): value
+        for key, value in group.items()
+        if key not in ("params", "param_names") and isinstance(value, (bool, int, float, str, tuple, list, type(None)))
+    }
+
+
+def number(value: Any, what: str) -> float:
+    """A number, which may be stored as a tensor of one element."""
+    if isinstance(value, Tensor) and value.size == 1:
+        value = value.whole().reshape(-1)[0].item()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise CheckpointError(f"{what} is not a number")
+    return value
+
+
+def scale_of(scaler: Any) -> dict[str, Any] | None:
+    """A loss scaler of DeepSpeed by the names of torch's GradScaler; None for none, or for a constant scale of one."""
+    if not isinstance(scaler, Unknown) or not isinstance(scaler.state, dict):
+        return None
+    scale, count = scaler.get("cur_scale"), scaler.get("cur_iter")
+    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not isinstance(count, int):
+        return None
+    last, window, factor = scaler.get("last_overflow_iter", -1), scaler.get("scale_window"), scaler.get("scale_factor")
+    window = window if isinstance(window, int) and window > 0 else 2000
+    factor = float(factor) if isinstance(factor, (int, float)) and factor > 1 else 2.0
+    since = max(count - (last if isinstance(last, int) else -1) - 1, 0)
+    counts = {"cur_iter": count, "last_overflow_iter": last, "cur_hysteresis": scaler.get("cur_hysteresis")}
+    return {
+        "scale": float(scale),
+        "growth_factor": factor,
+        "backoff_factor": 1.0 / factor,
+        "growth_interval": window,
+        "_growth_tracker": since % window,
+        "deepspeed": {key: value for key, value in counts.items() if isinstance(value, int)},
+    }

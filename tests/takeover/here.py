@@ -1,0 +1,36 @@
+"""A run that began elsewhere and continues here: `here.py FOLDER CHECKPOINT [NAME=JSON ...]`, or with torchrun.
+
+The losses of its steps go to FOLDER/here.json.
+"""
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+from oneloop import Trainer, TrainingArguments
+from tests.takeover import common
+
+
+def main(folder, checkpoint, *more):
+    logging.basicConfig(level=logging.WARNING)
+    given = {name: json.loads(value) for name, value in (text.split("=", 1) for text in more)}
+    kind = given.pop("model", "whole")
+    if "deepspeed" in given:
+        common.prepare_deepspeed()
+    args = TrainingArguments(
+        output_dir=str(Path(folder) / "out"),
+        device="cpu",
+        data_order="transformers",
+        per_device_train_batch_size=common.BATCH // int(os.environ.get("WORLD_SIZE", "1")),
+        **common.SHARED | given,
+    )
+    trainer = Trainer(common.model(kind), args, train_dataset=common.rows())
+    trainer.train(resume_from_checkpoint=checkpoint)
+    if trainer.is_world_process_zero():
+        (Path(folder) / "here.json").write_text(json.dumps(common.losses(trainer)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
