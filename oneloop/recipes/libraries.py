@@ -58,7 +58,9 @@ LIBRARIES = (
         "mindspore",
         "mindnlp",
         "transformers",
-        "pip install mindspore==2.7.0 mindnlp==0.5.1 transformers==4.56.2",
+        # mindnlp patches what it stands on by inner names, so it works with few releases.
+        "pip install mindspore==2.7.0 mindnlp==0.5.1 transformers==4.56.2 accelerate==1.10.1 peft==0.17.1 "
+        "diffusers==0.35.1 'datasets<4' 'pyarrow<21' 'safetensors<0.8'",
         first="mindnlp",
     ),
 )

@@ -8,6 +8,7 @@ Blocks of a page run in order in one namespace, as a reader who copies them one 
     <!-- setup ... -->              code that readers do not see, run in its place; it defines no name that they need
     <!-- raises: text -->           before a python block: it raises an error with this text
     <!-- logs: text -->             before a python block: it logs or warns this text
+    <!-- needs: package -->         before a python block: it is run where the package is installed, otherwise compiled
     <!-- not run: why -->           before a block: it is only compiled, or for bash not checked
     <!-- slow -->                   anywhere: the page's blocks run with -m slow only
 

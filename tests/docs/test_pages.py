@@ -82,6 +82,8 @@ def _run(block, path, namespace, caplog):
     code = compile("\n" * (block.line - 1) + block.code, str(path), "exec")  # so that errors show the page's line
     if block.mark == "not run":
         assert block.text, f"{path}:{block.line} does not say why it is not run"
+    elif block.mark == "needs" and find_spec(block.text) is None:
+        return
     elif block.mark == "raises":
         with pytest.raises(Exception) as raised:
             exec(code, namespace)
@@ -129,7 +131,9 @@ def test_shell_commands_exist(name):
 @pytest.mark.parametrize("name", pages.names())
 def test_marks_are_known(name):
     marks = {block.mark for block in pages.blocks(pages.text_of(name))}
-    assert marks <= {"", "run", "raises", "logs", "not run"}, "a comment before a code block is not one of the marks"
+    assert marks <= {"", "run", "raises", "logs", "needs", "not run"}, (
+        "a comment before a code block is not one of the marks"
+    )
 
 
 CHINESE = [name for name in pages.names() if name.startswith("zh/")]

@@ -51,6 +51,15 @@ def test_bad_rows_are_named_or_left_out(at, trained, tmp_path, capsys):
     assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["cat", "dog"]
 
 
+def test_labels_of_some_rows_are_not_used(at, trained, tmp_path, capsys):
+    rows = [{"review": "the cat sat", "sentiment": "animal"}, {"review": "a red dog"}, {"review": "dog"}]
+    kitchen.write_jsonl(tmp_path / "a.jsonl", rows)
+    assert predict(trained, "--data", tmp_path / "a.jsonl") == 0
+    said = capsys.readouterr()
+    assert [json.loads(line)["text"] for line in said.out.splitlines()] == [row["review"] for row in rows]
+    assert "accuracy" not in said.err
+
+
 def test_columns_that_are_missing(at, trained, tmp_path, capsys):
     kitchen.write_jsonl(tmp_path / "a.jsonl", [{"words": "cat"}])
     assert predict(trained, "--data", tmp_path / "a.jsonl") == 2

@@ -253,6 +253,18 @@ def test_a_framework_without_models_names_the_command(at, capsys, monkeypatch):
     assert "pip install 'oneloop[torch,transformers]'" in fails(BASE, capsys)
 
 
+def test_bad_rows_of_the_data_to_evaluate(at, tmp_path, capsys):
+    """They are treated as those to train: named or left out, also for a label that the recipe does not have."""
+    rows = [{"review": "the cat sat", "sentiment": label} for label in ("animal", "thing", "plant")]
+    kitchen.write_jsonl(tmp_path / "test.jsonl", [*rows, {"review": None, "sentiment": "thing"}])
+    given = ["--eval_data", str(tmp_path / "test.jsonl"), "--labels", "animal", "thing"]
+    said = fails([*BASE, *given], capsys)
+    assert "2 of 4 rows cannot be used" in said
+    assert "test.jsonl:3: its label 'plant' is not one of the labels" in said and "test.jsonl:4" in said
+    made, data, _ = job.resolve(recipe.read([*BASE, *given, "--bad_rows", "skip"]))
+    assert len(data.held_out) == 2 and "2 rows, 2 left out" in dict(made.said)["eval_data"]
+
+
 @pytest.fixture
 def stand_in(monkeypatch):
     """A library of Paddle as `stand_in(**names)` describes it: the names in its module."""

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import runpy
 import shutil
 import subprocess
@@ -189,7 +190,8 @@ def test_answers_are_written(at, trained, tmp_path):
     assert sum(row["prediction"] == row["completion"] for row in found) / len(found) > 0.6
     samples = kitchen.read_jsonl(trained("answers").folder / "samples.jsonl")
     assert len(samples) == 3 and all({"prompt", "completion", "prediction"} == set(sample) for sample in samples)
-    assert json.loads((trained("answers").folder / "eval_results.json").read_text())["eval_perplexity"] > 1
+    results = json.loads((trained("answers").folder / "eval_results.json").read_text())
+    assert results["eval_perplexity"] == pytest.approx(math.exp(results["eval_loss"]), rel=1e-9)
 
 
 def test_prompts_of_several_lengths_share_a_batch(at, trained, tmp_path):

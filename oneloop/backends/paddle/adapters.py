@@ -69,7 +69,7 @@ def warn_about_layout(model: nn.Layer) -> None:
     if type(model).__module__.startswith("paddleformers.") and model not in _warned:
         _warned.add(model)
         logger.warning(
-            "Weights are saved in Paddle's layout. PaddleFormers' from_pretrained expects PyTorch's: write a model for "
-            "it with trainer.model.save_pretrained(DIRECTORY), or load this one with from_pretrained(DIRECTORY, "
-            "load_checkpoint_format='', convert_from_hf=False)."
+            "Weights are saved in Paddle's layout. PaddleFormers' from_pretrained expects PyTorch's, and loads these "
+            "wrongly without an error: write a model for it with trainer.model.save_pretrained(DIRECTORY), or load "
+            "this one with from_pretrained(DIRECTORY, load_checkpoint_format='', convert_from_hf=False)."
         )
