@@ -302,8 +302,8 @@ class Step:
             most = CHAOS * max(norm, self.usual[a.kind]) * self._rounding_of(a, b)
         measured = min(a.rounding, most), min(b.rounding, most)
         expected = math.hypot(*measured, _own_rounding(a, b), PRECISION * norm)
-        if a.kind in MEASURED and math.prod(a.shape) < FEW:
-            expected = math.hypot(expected, self.shares * norm)
+        if a.kind not in ("weight", "buffer") and math.prod(a.shape) < FEW:
+            expected = math.hypot(expected, self.shares * norm * (2 if a.item.endswith("_sq") else 1))
         if not (self.a.has_rounding and self.b.has_rounding) and a.kind not in ("weight", "buffer"):
             expected = math.hypot(expected, UNMEASURED * self._rounding_of(a, b) * norm)
         reason = ""

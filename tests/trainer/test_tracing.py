@@ -1,7 +1,10 @@
 """trace_steps=: what is recorded of a step, that training is none the wiser, and files that were changed."""
 
+import contextlib
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +15,8 @@ from oneloop.backends._common.tracing import BLOCK, fold, spread_of
 from oneloop.errors import ArgumentError, CheckpointError, UnsupportedError
 from oneloop.formats import digests, trace_file
 from oneloop.formats.digests import Axis
+from oneloop.trainer.trace_collector import Entry, Key, read_entries
+from oneloop.trainer.trace_records import merge_records, piece_of
 from tests.backends.support import kit_module, rows, same_bytes
 
 
@@ -241,13 +246,135 @@ def test_a_recording_that_cannot_be_written_is_told(backend, traced, tmp_path, c
 
 
 def test_rounding_is_carried_over_steps_that_follow_each_other(backend, traced):
-    """What the weights have of it after a step that was not recorded is not known."""
+    """What the weights have of it after a step that was not recorded is not known, nor does it add to the noise."""
 
-    def of_weights(name, steps):
-        trace = recorded(traced(name, model=backend.classifier(), trace_steps=steps), 2)
-        return [record.rounding for record in trace.records if record.kind == "weight"]
+    def of(name, steps):
+        trace = recorded(traced(name, model=backend.classifier(), trace_steps=steps, learning_rate=0.1), 2)
+        return {record.key: record.rounding for record in trace.records}
 
-    assert all(of_weights("all", "0-2")) and not any(of_weights("gap", "0,2")) and not any(of_weights("last", "2"))
+    every, gap, last = of("all", "0-2"), of("gap", "0,2"), of("last", "2")
+    weights = [key for key in every if key[0] == "weight"]
+    assert all(every[key] for key in weights) and not any(gap[key] for key in weights)
+    assert gap == last and every != last
+
+
+@pytest.fixture
+def records_of(trained, tmp_path):
+    """The records of a step of a torch model."""
+
+    def train(model):
+        options = {"max_steps": 1, "per_device_train_batch_size": 8, "trace_steps": "0", "output_dir": tmp_path / "out"}
+        return by_key(recorded(trained(model, rows(8), **options), 0))
+
+    return train
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["checkpoint", "reentrant"])
+def test_layers_that_are_computed_again_for_the_backward_pass_are_recorded_once(records_of, again):
+    """Gradient checkpointing changes neither the records nor their numbers; inputs in tuples are recorded, too."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    class Sum(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(16, 16)
+
+        def forward(self, both):
+            return self.layer(both[0]).tanh() + both[1]
+
+    class Model(torch.nn.Module):
+        def __init__(self, again):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.sum, self.again = torch.nn.Linear(len(rows(1)[0]["x"]), 16), Sum(), again
+
+        def forward(self, x, labels):
+            hidden = self.first(x)
+            both = hidden.tanh(), hidden.sin()
+            if self.again is None:
+                logits = self.sum(both)
+            else:
+                logits = checkpoint(lambda *both: self.sum(both), *both, use_reentrant=self.again)
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels)}
+
+    one, other = records_of(Model(None)), records_of(Model(again))
+    assert {("input", "sum", "0.0", 0), ("input_gradient", "sum", "0.1", 0), ("output", "sum.layer", "0", 0)} <= set(
+        one
+    )
+    assert set(one) == set(other)
+    for key, record in one.items():
+        assert (other[key].shape, other[key].projections) == (record.shape, record.projections), key
+
+
+def test_calls_are_told_apart_where_a_layer_raises_an_exception(records_of):
+    import torch
+
+    class Raises(torch.nn.Module):
+        def forward(self, x):
+            raise ValueError("not this time")
+
+    class Tries(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.inner, self.calls = torch.nn.Linear(5, 5), Raises(), 0
+
+        def forward(self, x):
+            self.calls += 1
+            with contextlib.suppress(ValueError):
+                x = x if self.calls % 2 else self.inner(x)
+            return self.layer(x).sin()
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.tries = torch.nn.Linear(len(rows(1)[0]["x"]), 5), Tries()
+
+        def forward(self, x, labels):
+            return {"loss": torch.nn.functional.cross_entropy(self.tries(self.tries(self.first(x))), labels)}
+
+    found = records_of(Model())
+    assert [key[3] for key in found if key[:2] == ("output", "tries")] == [0, 1]
+    assert [key[3] for key in found if key[:2] == ("output_gradient", "tries")] == [1, 0]
+
+
+def test_values_that_are_not_finite_are_counted_whatever_the_scale_of_a_gradient():
+    row = np.arange(digests.SIZE, dtype=np.float64)
+    collector = SimpleNamespace(entries={"key": Entry("", "float32", (), [(row, 1 / 1024), (row, 1.0)])})
+    (found,) = read_entries(SimpleNamespace(read=np.stack), [collector])
+    assert [each[digests.BAD] for each in found["key"]] == [row[digests.BAD]] * 2
+    assert [each[digests.FIRST] for each in found["key"]] == [row[digests.FIRST] / 1024, row[digests.FIRST]]
+
+
+def test_equal_shares_of_a_gradient_add_up_to_it():
+    """Of processes with the same batch, whose gradients are averaged: each has half of the whole, or another part."""
+    row = np.array([3.0, 2.0, 1.0, *range(1, 9), 5.0])
+
+    def of(*rows):
+        entry = Entry("Linear", "float32", (Axis("a", 6),), is_of_batch=True, is_averaged=True)
+        pieces = [
+            piece_of(Key("output_gradient", "x"), entry, (0, replica), [each], [[each * 1.01]], None, 0.0)
+            for replica, each in enumerate(rows)
+        ]
+        (record,) = merge_records([[piece] for piece in pieces])
+        return record
+
+    whole = of(row, row)
+    assert (whole.norm, whole.bad, whole.projections) == (6.0, 1, [2.0 * number for number in range(1, 9)])
+    assert of(row, -row).norm == pytest.approx(math.hypot(3.0, 3.0)) and of(row, -row).projections == [0.0] * 8
+
+
+def test_weights_that_are_not_contiguous_have_noise():
+    import torch
+
+    tracing = loading.load("torch").tracing
+    before = torch.full((4, 6), 2.0).t()
+    target = before.clone(memory_format=torch.preserve_format)
+    assert not target.is_contiguous()
+    noise = torch.linspace(-1, 1, 32), torch.ones(32)
+    tracing.write_noisy(target, before, noise, 1e-2, 0.5)
+    expected = (2.5 + 2e-2 * noise[0][:24]).view(6, 4)
+    torch.testing.assert_close(target, expected)
 
 
 # -- digests

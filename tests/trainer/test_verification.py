@@ -79,6 +79,48 @@ def test_a_backward_pass_with_dice_is_named(arguments):
     assert isinstance(layer.weight, torch.nn.Parameter)
 
 
+def test_a_buffer_that_the_forward_pass_replaces_is_put_back(arguments):
+    """A buffer of its own takes the place of the one before in every pass."""
+    import torch
+
+    class Counts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(len(rows(1)[0]["x"]), 3)
+            self.register_buffer("passes", torch.zeros(()))
+
+        def forward(self, x, labels):
+            self.passes = self.passes + 1
+            return {"loss": torch.nn.functional.cross_entropy(self.layer(x), labels % 3)}
+
+    for given in ({"verify_steps": 1}, {"trace_steps": "0-2"}):
+        model = Counts()
+        Trainer(model, arguments(max_steps=3, **given), train_dataset=rows(8)).train()
+        assert model.passes.item() == 3, given
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_layer_that_only_one_of_the_passes_uses_is_named(arguments, number):
+    """Its output is the same for the loss; its parameters have a gradient or none."""
+    import torch
+
+    class Sometimes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.passes = 0
+            self.layer, self.other = (torch.nn.Linear(len(rows(1)[0]["x"]), 3) for _ in range(2))
+
+        def forward(self, x, labels):
+            logits = self.layer(x)
+            if self.passes == number:
+                logits = logits + 0 * self.other(x)
+            self.passes += 1
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels % 3)}
+
+    with pytest.raises(ReplayError, match="step 1: the gradients differ"):
+        Trainer(Sometimes(), arguments(max_steps=1, verify_steps=1), train_dataset=rows(8)).train()
+
+
 def test_an_override_has_to_be_named(arguments):
     class Own(Trainer):
         def compute_loss(self, *args, **kwargs):
