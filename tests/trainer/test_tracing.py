@@ -364,6 +364,20 @@ def test_equal_shares_of_a_gradient_add_up_to_it():
     assert of(row, -row).norm == pytest.approx(math.hypot(3.0, 3.0)) and of(row, -row).projections == [0.0] * 8
 
 
+def test_a_mean_that_differs_between_micro_batches_or_processes_is_known_as_one():
+    """Such as the loss: it is compared as a mean only if it is the same for all."""
+    row, entry = np.arange(12.0), Entry("Model", "float32", ())
+
+    def of(*processes):
+        key = Key("output", "", "loss")
+        (record,) = merge_records([[piece_of(key, entry, (0, 0), rows, [], None, 0.0)] for rows in processes])
+        return record
+
+    assert of([row, row], [row]).replicas == 0.0
+    assert of([row, 2 * row]).replicas == of([row], [2 * row]).replicas == 10.0
+    assert of([row], [2 * row]).projections == (1.5 * row[3:11]).tolist(), "the mean of both"
+
+
 def test_weights_that_are_not_contiguous_have_noise():
     import torch
 
