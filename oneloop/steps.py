@@ -95,3 +95,21 @@ def accumulation_for(samples_per_step: int, batch_size: int, processes: int) -> 
             else f"Use a number of processes that divides {samples_per_step}."
         )
     )
+
+
+def accumulation_of_kept(micro_batches: int, samples_per_step: int, batch_size: int, processes: int) -> int:
+    """The micro-batches of one process in an update that keeps its micro-batches (world_invariant), and so their size;
+    if they cannot be divided equally, an error lists the numbers of processes that can."""
+    size = samples_per_step // micro_batches
+    if batch_size != size:
+        raise CheckpointError(
+            f"the micro-batches of the checkpoint have {size} samples, which world_invariant=True keeps, but "
+            f"per_device_train_batch_size is {batch_size}. Set it to {size}."
+        )
+    if micro_batches % processes == 0:
+        return micro_batches // processes
+    fits = [str(number) for number in range(1, micro_batches + 1) if micro_batches % number == 0]
+    raise CheckpointError(
+        f"the checkpoint has {micro_batches} micro-batch(es) in an update, which world_invariant=True keeps, and "
+        f"{processes} processes cannot have equally many of them. Use {' or '.join(fits)} process(es)."
+    )

@@ -71,6 +71,11 @@ class Processes(Group):
         "sp_size), which set the arguments for these axes.",
         convert=parallelism.to_parallelism,
     )
+    world_invariant: bool = arg(
+        False,
+        "Train with the same bits on any number of processes: an update keeps its micro-batches, each draws random "
+        "numbers of its own, and gradients are added up in a fixed order.",
+    )
     ddp_find_unused_parameters: bool | None = arg(
         None, "Detect parameters that a step does not use.", shown="from the model"
     )

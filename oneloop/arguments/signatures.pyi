@@ -341,6 +341,8 @@ class ArgumentFields(Group):
     """Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig."""
     parallelism_config: Any = ...
     """accelerate's ParallelismConfig, or a dict of its sizes (dp_replicate_size, dp_shard_size, tp_size, cp_size, sp_size), which set the arguments for these axes."""
+    world_invariant: bool = ...
+    """Train with the same bits on any number of processes: an update keeps its micro-batches, each draws random numbers of its own, and gradients are added up in a fixed order."""
     ddp_find_unused_parameters: bool | None = ...
     """Detect parameters that a step does not use."""
     ddp_bucket_cap_mb: int | None = ...
@@ -934,6 +936,7 @@ class ArgumentFields(Group):
         deepspeed: dict[str, Any] | Text | None = None,
         accelerator_config: Config | None = None,
         parallelism_config: Any = None,
+        world_invariant: bool = False,
         ddp_find_unused_parameters: bool | None = None,
         ddp_bucket_cap_mb: Integer | None = None,
         ddp_broadcast_buffers: bool | None = None,
@@ -1315,6 +1318,7 @@ class ArgumentFields(Group):
             deepspeed: DeepSpeed configuration: a path or a dict.
             accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.
             parallelism_config: accelerate's ParallelismConfig, or a dict of its sizes (dp_replicate_size, dp_shard_size, tp_size, cp_size, sp_size), which set the arguments for these axes.
+            world_invariant: Train with the same bits on any number of processes: an update keeps its micro-batches, each draws random numbers of its own, and gradients are added up in a fixed order.
             ddp_find_unused_parameters: Detect parameters that a step does not use.
             ddp_bucket_cap_mb: Gradient bucket size in megabytes.
             ddp_broadcast_buffers: Broadcast buffers to all processes.
@@ -1712,6 +1716,7 @@ class GenerationFields(ArgumentFields):
         deepspeed: dict[str, Any] | Text | None = None,
         accelerator_config: Config | None = None,
         parallelism_config: Any = None,
+        world_invariant: bool = False,
         ddp_find_unused_parameters: bool | None = None,
         ddp_bucket_cap_mb: Integer | None = None,
         ddp_broadcast_buffers: bool | None = None,
@@ -2098,6 +2103,7 @@ class GenerationFields(ArgumentFields):
             deepspeed: DeepSpeed configuration: a path or a dict.
             accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.
             parallelism_config: accelerate's ParallelismConfig, or a dict of its sizes (dp_replicate_size, dp_shard_size, tp_size, cp_size, sp_size), which set the arguments for these axes.
+            world_invariant: Train with the same bits on any number of processes: an update keeps its micro-batches, each draws random numbers of its own, and gradients are added up in a fixed order.
             ddp_find_unused_parameters: Detect parameters that a step does not use.
             ddp_bucket_cap_mb: Gradient bucket size in megabytes.
             ddp_broadcast_buffers: Broadcast buffers to all processes.
@@ -2526,6 +2532,7 @@ class CompressionFields(ArgumentFields):
         deepspeed: dict[str, Any] | Text | None = None,
         accelerator_config: Config | None = None,
         parallelism_config: Any = None,
+        world_invariant: bool = False,
         ddp_find_unused_parameters: bool | None = None,
         ddp_bucket_cap_mb: Integer | None = None,
         ddp_broadcast_buffers: bool | None = None,
@@ -2923,6 +2930,7 @@ class CompressionFields(ArgumentFields):
             deepspeed: DeepSpeed configuration: a path or a dict.
             accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.
             parallelism_config: accelerate's ParallelismConfig, or a dict of its sizes (dp_replicate_size, dp_shard_size, tp_size, cp_size, sp_size), which set the arguments for these axes.
+            world_invariant: Train with the same bits on any number of processes: an update keeps its micro-batches, each draws random numbers of its own, and gradients are added up in a fixed order.
             ddp_find_unused_parameters: Detect parameters that a step does not use.
             ddp_bucket_cap_mb: Gradient bucket size in megabytes.
             ddp_broadcast_buffers: Broadcast buffers to all processes.

@@ -153,3 +153,10 @@ def unsupported_weight_average(
         lambda args: getattr(args, name) is not None and shards(args),
         "the average needs whole weights, which are sharded", 'sharding="stage1"', section=section,
     )  # fmt: skip
+
+
+def no_invariance(title: str) -> UnsupportedValue:
+    return UnsupportedValue(
+        "world_invariant", "True", lambda args: args.world_invariant,
+        f"on {title}, gradients are added up in an order that depends on the number of processes", "remove it",
+    )  # fmt: skip

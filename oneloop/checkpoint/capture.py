@@ -390,6 +390,7 @@ USUAL: dict[str, Any] = {
     "optim_target_modules": None,
     "gradient_checkpointing_kwargs": None,
     "torch_compile": False,
+    "world_invariant": False,
 }
 
 

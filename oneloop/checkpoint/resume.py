@@ -21,7 +21,7 @@ from ..formats.schema import alike, check, flag, integer, listing, number, recor
 from ..formats.structure import WEIGHTS, tied_names
 from ..secrets import restored
 from ..state import TrainerControl
-from ..steps import Position, accumulation_for
+from ..steps import Position, accumulation_for, accumulation_of_kept
 from . import from_framework, from_other_trainers, log_history, store
 from .capture import USUAL, run_properties
 from .reader import Checkpoint
@@ -237,6 +237,9 @@ def keep_global_batch(run: SavedRun, checkpoint: Checkpoint) -> None:
     if stored is None:
         return
     core, now = run.core, run.core.mesh.num_batches
+    if core.trainer.args.world_invariant:
+        _keep_micro_batches(run, stored, now)
+        return
     if stored.processes == now:
         core.strategy.load_state(stored.strategy)
         given, actual = (stored.properties.get(name) for name in ("gradient_accumulation_steps", "accumulation"))
@@ -264,6 +267,24 @@ def keep_global_batch(run: SavedRun, checkpoint: Checkpoint) -> None:
         size,
         accumulation,
     )
+
+
+def _keep_micro_batches(run: SavedRun, stored: RunState, processes: int) -> None:
+    """world_invariant: an update keeps its micro-batches, whatever the arguments say about accumulation."""
+    properties = stored.properties
+    own = properties.get("accumulation", 1) * stored.processes  # of a run that was not invariant
+    micro_batches = stored.parts.get("world_invariant", {}).get("micro_batches", own)
+    accumulation = accumulation_of_kept(micro_batches, properties["samples_per_step"], run.batch_size, processes)
+    run.set_accumulation(accumulation)
+    if stored.processes != processes:
+        logger.info(
+            "The checkpoint was written by %d process(es), this run has %d: each computes %d of the %d micro-batches "
+            "of an update, with the same results.",
+            stored.processes,
+            processes,
+            accumulation,
+            micro_batches,
+        )
 
 
 # -- optimizer, schedule, parts and position

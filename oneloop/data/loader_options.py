@@ -26,6 +26,6 @@ class LoaderOptions:
 
     @property
     def collator(self) -> Callable[[list[Any]], Any]:
-        """With batches split across processes, a process may have no sample."""
-        shared = self.batches is not None and self.batches.num_shards > 1
+        """With batches split across processes, or updates that keep their micro-batches, one may have no sample."""
+        shared = self.batches is not None and max(self.batches.num_shards, getattr(self.batches, "accumulation", 1)) > 1
         return Collated(self.collate) if shared else self.collate

@@ -270,7 +270,12 @@ class StepSync:
         uneven = gathers and every.min_micro_batches != every.max_micro_batches
         strategy.begin(every.min_micro_batches > 0 and not finds_size and not uneven)
         total = self._items_of_all() if sharing > 1 else num_items
+        sharing = self._averaged(sharing)
         return SharedUpdate(every.has_batch, total, sharing, dummy_steps=dummy_steps, dummy_batch=self._dummy_batch)
+
+    def _averaged(self, sharing: int) -> int:
+        """Of batches whose items are counted together, how many have their losses averaged: none if they are added."""
+        return 1 if self.core.strategy.sums_gradients else sharing
 
     def _all_have_batches(self) -> bool:
         """Whether all processes are known to have all their micro-batches for the next update, so that none asks."""
@@ -315,7 +320,7 @@ class StepSync:
         return SharedUpdate(
             True,
             num_items,
-            sharing,
+            self._averaged(sharing),
             loss_follows_gradients=contract.has_default_step,
             is_idle=left_out == len(micro_batches) and not strategy.forward_is_collective,
             dummy_steps=dummy_steps,

@@ -4,7 +4,8 @@ This class is the strategy of a single process. Its methods are all that the Tra
 with several processes derives its own in `backends/*/parallel.py`. Two rules hold for all of them:
 
 - Gradients and losses are **averaged** over the different batches, along the axes of the mesh that split the batch.
-  The Trainer weights each batch's loss so that the mean is that of the undivided batch (see trainer/loss.py).
+  The Trainer weights each batch's loss so that the mean is that of the undivided batch (see trainer/loss.py). With
+  world_invariant=True they are added up, since x * 3 / 3 is not always x.
 - All processes call these methods in the same order: they may be collectives.
 """
 
@@ -35,6 +36,9 @@ class Strategy:
     divides_gradients = False
     # Whether a loss may be computed without whole outputs: only then, outputs_for_loss and smoothed_loss are asked.
     computes_loss_in_parts = False
+    # Whether gradients and losses of an update are added up in a fixed order, and not averaged over processes
+    # (world_invariant): only then, the methods about it are asked.
+    sums_gradients = False
     # Whether tensors have values, as everywhere but in simulated steps: for checks, and for random streams.
     has_values = True
     # Whether the model leaves parameters unused; None before the first update, or where it does not matter.
@@ -141,6 +145,24 @@ class Strategy:
     def finish(self, parameters: list[Any]) -> bool:
         """After the last micro-batch: completes the gradients of the update. Returns True to wrap the model again."""
         return False
+
+    # -- world_invariant
+
+    def fix_threads(self, threads: int | None) -> int:
+        """Compute with this number of threads; None: with that which the environment asks for. Returns it."""
+        raise NotImplementedError
+
+    def processor(self) -> str:
+        """What else the bits of a result depend on: the kind of processor, and the version of the framework."""
+        raise NotImplementedError
+
+    def begin_sums(self, model: Any, parameters: list[Any], micro_batches: int) -> None:
+        """Before the first micro-batch of an update, of which every process has so many."""
+        raise NotImplementedError
+
+    def take_micro_batch(self, index: int, loss: Any) -> None:
+        """After a micro-batch, by its place in those of this process: takes its gradients, and its loss."""
+        raise NotImplementedError
 
     # -- updates without a collective at the start: all processes are known to have all their micro-batches
 

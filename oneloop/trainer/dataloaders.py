@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, shuffles
 from ..data.samples import ColumnFilter
 from ..data.stream_mixture import StreamMixture
 from ..data.transformers_order import DrawnOrders, ShardedBatches, random_orders
+from ..data.update_batches import UpdateBatches
 from ..data.worker_seeding import RestoreRNGCollator, SeededData
 from ..errors import DataError, UnknownDatasetError
 from ..introspect import is_overridden, takes_arguments
@@ -155,6 +156,9 @@ def make_loader(
     if has_length(dataset) and len(dataset) == 0:
         raise DataError(f"{where} is empty. Pass a dataset with at least one sample.")
     sampler = _sampler(sampler_fn, dataset)
+    if args.world_invariant:
+        divided = partial(UpdateBatches, accumulation=core.run.accumulation if train else 1)
+        return _indexed_loader(core, dataset, where, options, sampler, divided)
     if not (train and core.in_transformers_order):
         return _indexed_loader(core, dataset, where, options, sampler)
     if shuffles(sampler, dataset):  # that order has random samples of its own
@@ -226,12 +230,12 @@ def _indexed_loader(
     where: str,
     options: Any,
     sampler: Any,
-    batch_sampler: type[BatchSampler] = BatchSampler,
+    batch_sampler: Callable[..., BatchSampler] = BatchSampler,
 ) -> Any:
     """The loader of a dataset with __len__ and __getitem__; `batch_sampler` divides the orders of our own samplers."""
     args, mesh = core.trainer.args, core.mesh
     workers, own = args.dataloader_num_workers > 0, not isinstance(sampler, IndexSampler)
-    alone = args.seed_each_sample
+    alone = args.seed_each_sample or args.world_invariant
     placed = workers or alone
     collate, batch_size, drop_last = options.collate, options.batch_size, options.drop_last
     if placed:

@@ -43,7 +43,8 @@ def start_batch_streams(core: "Core") -> None:
     """Seed the RNGs differently for every batch of the mesh, or dropout would be the same in all. The first one keeps
     its own."""
     number = core.mesh.batch_index
-    if number and not core.in_transformers_order:  # which seeds all processes alike
+    alike = core.in_transformers_order or core.trainer.args.world_invariant  # these seed all processes alike
+    if number and not alike:
         key = key_of(core.trainer.args.seed, number, core.trainer.state.global_step, _BATCHES)
         of_python = random.getstate()
         seed_rngs(core.backend.NAME, key >> 1)
@@ -384,9 +385,11 @@ class Epochs:
         tensors = self.resume.read(path)
         check_rng_states(tensors)
         stored = {name: raw.array() for name, raw in tensors.items()}
-        if not number:
-            return {name: array for name, array in stored.items() if not name.startswith("rank")}
         own = f"rank{number}/"
+        # With world_invariant all processes have the same.
+        is_new = self.trainer.args.world_invariant and not any(name.startswith(own) for name in stored)
+        if not number or is_new:
+            return {name: array for name, array in stored.items() if not name.startswith("rank")}
         return {name.removeprefix(own): array for name, array in stored.items() if name.startswith(own)}
 
     def load_rng_state(self, path: Path, prefix: str = "") -> bool:

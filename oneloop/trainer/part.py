@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..checkpoint.resume import StoredRun
     from ..distributed.collectives import ProcessGroup
     from ..distributed.mesh import Mesh
+    from ..distributed.strategy import Strategy
     from ..extension import Extensions
     from ..state import TrainerState
     from ..steps import Position, StepPlan
@@ -95,6 +96,10 @@ class RunContext:
     @property
     def engine(self) -> Any:
         return self._run.core.engine
+
+    @property
+    def strategy(self) -> "Strategy":
+        return self._run.core.strategy
 
     @property
     def learning_rate(self) -> float:

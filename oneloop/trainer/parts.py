@@ -13,6 +13,7 @@ from .tracing import TraceSteps
 from .update import Update
 from .verification import VerifySteps
 from .worker_seeds import WorkerSeeds
+from .world_invariance import WorldInvariance
 
 BUILT_IN: tuple[type[part.Part], ...] = (
     LossCurve,
@@ -28,6 +29,7 @@ BUILT_IN: tuple[type[part.Part], ...] = (
     TraceSteps,
     VerifySteps,
     ChunkedLoss,
+    WorldInvariance,
 )
 
 for kind in (*BUILT_IN, Update):  # whoever reads a checkpoint without a run imports this module, too

@@ -29,6 +29,7 @@ from .loss import (
     weigh_labels,
 )
 from .part import Hooks, Part
+from .world_invariance import WorldInvariance, exact_weight
 
 if TYPE_CHECKING:
     from ..checkpoint.resume import StoredRun
@@ -54,7 +55,9 @@ class Update(Part):
         self.counting = ItemCounting.of(core, self.contract, core.trainer.args.gradient_accumulation_steps)
         self.micro_batches = 1  # in the current update
         self.terms: LossTerms = WHOLE_UPDATE  # of the micro-batch in training_step; see loss.py
-        self._several = not core.mesh.is_single  # processes, which add up their gradients and losses
+        self._invariance = run.parts.of(WorldInvariance) if core.strategy.sums_gradients else None
+        # There are processes, which add up their gradients and losses; or these are added up in a fixed order.
+        self._several = not core.mesh.is_single or core.strategy.sums_gradients
         self._clips_by_override = core.clips_by_override
         self._asks_shift = True  # whether the loss is of position i and label i + 1
         self._counted: tuple[list[Any], list[Any]] = ([], [])  # micro-batches, and the items of each
@@ -102,7 +105,8 @@ class Update(Part):
             array = tensors.to_numpy(labels) if tensors.is_tensor(labels) else np.asarray(labels)
             if array.dtype.kind in "iu":  # for class probabilities as labels, the mean is unweighted
                 ignored = -100 if counting.ignore_index is None else counting.ignore_index
-                return weigh_labels(array, counting.class_weights, ignored, shifted)
+                weight = weigh_labels(array, counting.class_weights, ignored, shifted)
+                return weight if self._invariance is None else exact_weight(weight)
         return int(tensors.count_labels(labels, shifted, counting.ignore_index))
 
     def _find_label_shift(self, batches: list[Any]) -> None:
@@ -249,7 +253,9 @@ class Update(Part):
 
     def _accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
         core, strategy, hooks = self.core, self.core.strategy, self.run.hooks
-        gradients, total = self.gradients, None
+        gradients, total, invariance = self.gradients, None, self._invariance
+        if invariance is not None:
+            strategy.begin_sums(core.trainer.model, core.engine.parameters, self.run.plan.accumulation)
         last = len(micro_batches) - 1
         weighs = bool(shared.num_items) and (last > 0 or core.mesh.num_batches > 1) and self.contract.weighs_items
         counted = self.items_of(micro_batches) if weighs else None
@@ -273,8 +279,12 @@ class Update(Part):
                     terms = LossTerms(items, shared.num_items, shared.sharing)
                 for hook in hooks.start_micro_batch:
                     hook(i)
+                if invariance is not None:
+                    invariance.seed_micro_batch(i)
                 with strategy.micro_batch(i == closing) if self._several else _ALONE:
                     loss = self._step(model, inputs, terms)
+                if invariance is not None:
+                    strategy.take_micro_batch(i, loss)
                 for hook in hooks.end_micro_batch:
                     hook(i)
                 total = loss if total is None else total + loss
@@ -290,6 +300,8 @@ class Update(Part):
             strategy.contribute_zero_grads()
         if total is None and core.mesh.num_batches > 1:
             core.engine.skip_local_compute()
+        if invariance is not None:
+            invariance.seed_rest_of_step()
         gradients.sync_gradients = True
         return total
 

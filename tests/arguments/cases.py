@@ -407,6 +407,7 @@ SAVING = {
 }
 
 PROCESSES = {
+    "world_invariant": shows(probes.stream_after_a_draw, (False, "moved"), (True, "as without it")),
     "accelerator_config": refuses({"split_batches": False}, {"split_batches": True}),
     "ray_scope": shows(
         probes.compared_figure, ("last", 3.0), ("all", 1.0), ("avg", 2.5), ("last-5-avg", 2.0), ("last-10-avg", 2.25)

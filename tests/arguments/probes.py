@@ -531,6 +531,20 @@ def outcome_of_dice(tiny_run):
     return [event["action"] for event in events if event["event"] == "replay_mismatch"]
 
 
+def stream_after_a_draw(tiny_run):
+    """Whether a number that a callback draws in one step is missing in the next ones."""
+
+    class Drawing(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            random.random()
+
+    found = []
+    for callbacks in ((), (Drawing(),)):
+        tiny_run.trainer(callbacks=callbacks).train()
+        found.append(random.random())
+    return "as without it" if found[0] == found[1] else "moved"
+
+
 def measures_rounding(tiny_run):
     """Whether the steps of a Trainer with its own compute_loss were computed again for their recordings."""
     trainer = tiny_run.trainer()

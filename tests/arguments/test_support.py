@@ -222,8 +222,45 @@ def test_bfloat16_is_for_the_accelerators_of_mindspore():
     assert [refused({"bf16": True}, "mindspore", device) for device in ("cpu", "npu")] == [["bf16"], []]
 
 
+# With world_invariant, on torch; what else cannot be is found in a run (tests/distributed/test_world_invariance.py).
+NOT_INVARIANT = [
+    ({"sharding": "stage2"}, ['sharding="stage1"']),
+    ({"sharding": "stage3"}, ['sharding="stage1"']),
+    ({"deepspeed": "config.json"}, ["it adds gradients up itself"]),
+    ({"tensor_parallel_size": 2}, ["activations are added up", "remove tensor_parallel_size"]),
+    ({"sequence_parallel_size": 2}, ["remove sequence_parallel_size"]),
+    ({"expert_parallel_size": 2}, ["remove expert_parallel_size"]),
+    ({"auto_find_batch_size": True}, ["a smaller per_device_train_batch_size"]),
+    ({"average_tokens_across_devices": False}, ["a mean over processes"]),
+    ({"data_order": "transformers"}, ['data_order="oneloop"']),
+    ({"past_index": 1}, ["remove past_index"]),
+    ({"torch_compile": True}, ["compiled kernels", "remove torch_compile"]),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), NOT_INVARIANT, ids=lambda value: next(iter(value), ""))
+def test_not_with_world_invariant(given, words):
+    with pytest.raises(UnsupportedError) as caught:
+        TrainingArguments("out", world_invariant=True, **given).check_backend("torch", "cpu")
+    for word in ["world_invariant=True cannot be used", *words]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["paddle", "mindspore", "mindtorch"])
+def test_world_invariant_is_of_torch(backend):
+    with pytest.raises(UnsupportedError, match="an order that depends on the number of processes. Instead: remove it"):
+        TrainingArguments("out", world_invariant=True).check_backend(backend, "cpu")
+
+
+def test_accelerators_need_full_determinism_for_world_invariant():
+    given = {"world_invariant": True}
+    assert [refused(given, "torch", device) for device in ("cpu", "cuda")] == [[], ["world_invariant"]]
+    assert refused(given | {"full_determinism": True, "sharding": "stage1"}, "torch", "cuda") == []
+
+
 def test_every_refusal_is_tried_here():
     tried = {name for given, _ in [*REFUSED, *ON_PADDLE, *ON_MINDSPORE, *DIVIDED] for name in given}
+    tried |= {"world_invariant"}  # above
     assert {unsupported.argument for unsupported in support.all_unsupported()} <= tried | {
         "ddp_static_graph"
     }  # which is next
@@ -347,9 +384,12 @@ def test_what_divided_state_cannot_be_together_with(given, words, two_processes)
 def test_every_refusal_about_dividing_is_tried(two_processes):
     """But for keys of fsdp_config, which are all alike."""
     tried = [TrainingArguments("out", **given) for given, _ in DIVIDED]
+    tried += [TrainingArguments("out", world_invariant=True, **given) for given, _ in NOT_INVARIANT]
     for unsupported in support.in_sections(Section.SHARDING, Section.SHARDING_OPTIONS):
         if unsupported.value_text == "with one process":
             continue  # tried below
+        if unsupported.devices:
+            continue  # tried above
         if unsupported.argument != "fsdp_config" or unsupported.value_text == "without fsdp":
             assert any(unsupported.applies(args, "torch", "cpu") for args in tried), unsupported.value_text
 

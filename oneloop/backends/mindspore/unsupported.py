@@ -3,6 +3,7 @@
 from ...arguments.unsupported import (
     UnsupportedValue,
     fsdp_config,
+    no_invariance,
     other_optimizers,
     static_graph,
     target_modules,
@@ -64,6 +65,7 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
     ),
     unsupported_drawn_order("MindSpore"),
     fsdp_config(),
+    no_invariance("MindSpore"),
     static_graph("MindSpore", lambda: world().size),
     UnsupportedValue(
         "gradient_checkpointing_kwargs", "any", lambda args: bool(args.gradient_checkpointing_kwargs),

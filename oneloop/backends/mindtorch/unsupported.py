@@ -1,6 +1,6 @@
 """What is not supported under mindnlp, where torch is mindtorch on MindSpore, in addition to torch's refusals."""
 
-from ...arguments.unsupported import UnsupportedValue, unsupported_drawn_order, unsupported_tracing
+from ...arguments.unsupported import UnsupportedValue, no_invariance, unsupported_drawn_order, unsupported_tracing
 from ...optim.catalog import ADAMW_NAMES
 
 _NO_COMPILER = "torch.compile returns the model unchanged there"
@@ -21,6 +21,7 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
         "optim", "other than AdamW and SGD", lambda args: args.optim not in (*ADAMW_NAMES, "sgd"),
         "mindtorch has no other optimizers", 'optim="adamw_torch" or "sgd"',
     ),
+    no_invariance("mindtorch"),
     unsupported_drawn_order("mindtorch"),
     UnsupportedValue(
         "profile", "any", lambda args: bool(args.profile), "torch.profiler does not record mindtorch operators",

@@ -7,6 +7,7 @@ from ...arguments.sharding import divides
 from ...arguments.unsupported import (
     UnsupportedValue,
     fsdp_config,
+    no_invariance,
     other_optimizers,
     static_graph,
     target_modules,
@@ -129,5 +130,6 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
     ),
     unsupported_drawn_order("Paddle"),
     fsdp_config(),
+    no_invariance("Paddle"),
     static_graph("Paddle", lambda: world().size),
 )  # fmt: skip

@@ -10,11 +10,11 @@ import atexit
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,8 @@ from ...errors import ArgumentError, ProcessLostError
 from ..loading import load
 
 BUCKET_BYTES = 25 * 2**20  # bucket size where DDP is not used
+
+Item = TypeVar("Item")
 
 _processes: "FrameworkProcesses | None" = None
 
@@ -290,7 +292,12 @@ def _derivation(module: str) -> Callable[[type], type]:
 def strategy(args: Any, processes: ProcessGroup, mesh: Mesh) -> SingleProcessStrategy:
     """The distributed strategy for these arguments."""
     kind = SingleProcessStrategy
-    if mesh.num_batches > 1:
+    if args.world_invariant:
+        from . import ordered_sums, sharding  # they import this module
+
+        is_divided = mesh.num_batches > 1 and sharding.strategy_class(args, mesh) is not None
+        kind = ordered_sums.OrderedShardedOptimizer if is_divided else ordered_sums.OrderedSums
+    elif mesh.num_batches > 1:
         from . import ddp, sharding  # they import this module
 
         kind = sharding.strategy_class(args, mesh) or ddp.DataParallelStrategy
@@ -307,20 +314,23 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if to_local is None else to_local()
 
 
-def _buckets(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
-    """Tensors of one type in buckets, since small messages are inefficient."""
-    open_buckets: dict[torch.dtype, list[torch.Tensor]] = {}
-    for tensor in tensors:
-        bucket = open_buckets.setdefault(tensor.dtype, [])
-        bucket.append(tensor)
-        if sum(t.numel() * t.element_size() for t in bucket) >= BUCKET_BYTES:
+def in_bucket_sizes(items: Iterable[Item], tensor_of: Callable[[Item], torch.Tensor]) -> Iterator[list[Item]]:
+    """Items whose tensors are of one type in buckets, since small messages are inefficient."""
+    open_buckets: dict[torch.dtype, list[Item]] = {}
+    sizes: dict[torch.dtype, int] = {}
+    for item in items:
+        tensor = tensor_of(item)
+        open_buckets.setdefault(tensor.dtype, []).append(item)
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel() * tensor.element_size()
+        if sizes[tensor.dtype] >= BUCKET_BYTES:
             yield open_buckets.pop(tensor.dtype)
+            del sizes[tensor.dtype]
     yield from open_buckets.values()
 
 
 def in_buckets(tensors: Iterable[torch.Tensor], exchange: Callable[[torch.Tensor], None]) -> None:
     """Apply a collective to the tensors in place, several at a time as one flat tensor."""
-    for bucket in _buckets(tensors):
+    for bucket in in_bucket_sizes(tensors, lambda tensor: tensor):
         flat = torch.cat([t.detach().reshape(-1) for t in bucket])
         exchange(flat)
         for target, value in zip(bucket, flat.split([t.numel() for t in bucket])):

@@ -81,6 +81,7 @@ class ShardedOptimizerStrategy(DataParallelStrategy):
     others."""
 
     is_sharded = True
+    parameters_in_buckets = True  # their memory, so that the broadcasts after a step are few
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         if callable(getattr(cls, "train", None)) and callable(getattr(cls, "eval", None)):
@@ -96,7 +97,8 @@ class ShardedOptimizerStrategy(DataParallelStrategy):
             groups,
             cls,
             process_group=device_mesh(self.args, self.mesh)[SHARD].get_group(),
-            parameters_as_bucket_view=not half_evaluation,  # which replaces the memory of the parameters
+            # Evaluation in half precision replaces the memory of the parameters.
+            parameters_as_bucket_view=self.parameters_in_buckets and not half_evaluation,
             **options,
         )
 

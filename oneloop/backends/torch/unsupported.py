@@ -2,6 +2,7 @@
 sharding."""
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -86,6 +87,20 @@ def _with_tensor(
     )
 
 
+def _invariant(
+    with_what: str, when: Callable[[Any], bool], why: str, instead: str, devices: tuple[str, ...] = ()
+) -> UnsupportedValue:
+    """What world_invariant cannot be combined with."""
+    return UnsupportedValue(
+        "world_invariant", f"True, with {with_what}", lambda args: args.world_invariant and when(args), why, instead,
+        section=Section.SHARDING, devices=devices,
+    )  # fmt: skip
+
+
+def _is_divided_along(argument: str, args: Any) -> bool:
+    return getattr(args, argument) > 1
+
+
 def _shards(args: Any) -> bool:
     return world().size > 1 and bool(args.sharding or args.deepspeed)
 
@@ -156,6 +171,43 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
             "bf16=True, which evaluates in half precision too",
         )
         for name in ("fp16_full_eval", "bf16_full_eval")
+    ),
+    _invariant(
+        "sharding stage2, stage3", divides, "FSDP adds gradients in an order that depends on the number of processes",
+        'sharding="stage1"',
+    ),
+    _invariant("deepspeed", lambda args: bool(args.deepspeed), "it adds gradients up itself", 'sharding="stage1"'),
+    *(
+        _invariant(
+            name, partial(_is_divided_along, name),
+            "activations are added up in an order that depends on the number of processes", f"remove {name}",
+        )
+        for name in ("tensor_parallel_size", "sequence_parallel_size", "expert_parallel_size")
+    ),
+    _invariant(
+        "auto_find_batch_size", lambda args: args.auto_find_batch_size,
+        "the samples of a micro-batch have to stay the same", "a smaller per_device_train_batch_size",
+    ),
+    _invariant(
+        "average_tokens_across_devices=False", lambda args: not args.average_tokens_across_devices,
+        "the loss would be a mean over processes", "remove average_tokens_across_devices",
+    ),
+    _invariant(
+        'data_order="transformers"', lambda args: args.data_order == "transformers",
+        "that order divides the samples by processes", 'data_order="oneloop"',
+    ),
+    _invariant(
+        "past_index", lambda args: args.past_index >= 0,
+        "a micro-batch would depend on which one its process computed before", "remove past_index",
+    ),
+    _invariant(
+        "torch_compile", lambda args: args.torch_compile,
+        "compiled kernels are chosen anew in each process, and their bits were not compared", "remove torch_compile",
+    ),
+    _invariant(
+        "an accelerator, without full_determinism", lambda args: not args.full_determinism,
+        "kernels of accelerators add in an order that changes", "full_determinism=True as well",
+        ("cuda", "xpu", "npu", "mps"),
     ),
     _with_deepspeed("one process", lambda args: world().size == 1, "it shards state across processes", "torchrun"),
     _with_deepspeed("sharding", lambda args: bool(args.sharding), "both shard the state", "one of them"),
