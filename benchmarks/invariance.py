@@ -29,8 +29,9 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def train(case: Any, steps: int, folder: str, given: dict[str, Any]) -> float:
     """Steps per second."""
-    import oneloop
     from scaling import Clock
+
+    import oneloop
 
     clock = Clock(oneloop.TrainerCallback)
     args = oneloop.TrainingArguments(
@@ -55,6 +56,7 @@ def train(case: Any, steps: int, folder: str, given: dict[str, Any]) -> float:
 def sent(case: Any, folder: str, given: dict[str, Any]) -> int:
     """Bytes of gradients that this process sends to others in a step of world_invariant."""
     import torch.distributed as dist
+
     from oneloop.backends.torch import parallel
 
     size, found = dist.get_world_size(), [0]

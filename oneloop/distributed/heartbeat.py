@@ -3,6 +3,9 @@
 Each process has a thread that writes a note to a store that all can read (the store of the framework's launcher): an
 increasing beat, how many collectives its main thread has reached, and finally that it has exited. The notes are not
 read while all is well. When a collective fails, they show which process is missing.
+
+A process that has come to no collective since its last note adds where its main thread is. So a process that hangs says
+by itself where it does, and those that wait say for what; nobody has to ask one that may not answer.
 """
 
 import contextlib
@@ -12,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,9 @@ from ..errors import ProcessLostError
 from ..secrets import clean_text
 from .world import World
 
-LOST = "lost"
+LOST, STACKS = "lost", "stacks"
+FRAMES = 12  # of a stack, the innermost ones
+SHOWN = 3  # stacks of processes that wait
 SEARCHERS = 8  # processes that read the notes of all when one is lost; of a thousand, the store could not answer each
 
 
@@ -43,6 +49,8 @@ class Heartbeat:
         self.collective_count = 0
         self._write, self._read = write, read
         self._beat = 0
+        self._watched = threading.get_ident()  # the thread that trains
+        self._noted_count = -1  # collectives at the last note
         self._place = {"host": socket.gethostname(), "pid": os.getpid(), "space": _pid_space()}
         self.place_of: Callable[[int], str] = lambda rank: ""  # in the mesh, once there is one
         self._stopped = threading.Event()
@@ -52,7 +60,11 @@ class Heartbeat:
 
     def _note(self, **more: Any) -> None:
         self._beat += 1
-        note = {"beat": self._beat, "meetings": self.collective_count, **self._place, **more}
+        count = self.collective_count
+        if count == self._noted_count and "left" not in more:
+            more["stack"] = stack_of(self._watched)
+        self._noted_count = count
+        note = {"beat": self._beat, "meetings": count, **self._place, **more}
         self._write(str(self.rank), json.dumps(note))
 
     def _run(self) -> None:
@@ -78,15 +90,34 @@ class Heartbeat:
                 "The launcher's store cannot be reached: the machine that runs it (the rendezvous endpoint) is down, "
                 "or this machine has lost its connection"
             )
+        stacks = _within(2.0, lambda: self._read(STACKS)) or ""
         return (
             f"{name}. This process ({self.rank} of {self.size}) cannot continue without it and stops. Checkpoints "
-            f"that were saved are complete: restart all processes with resume_from_checkpoint=True. ({cause})"
+            f"that were saved are complete: restart all processes with resume_from_checkpoint=True. ({cause}){stacks}"
         )
 
     def _name(self) -> str:
         name = self._read(LOST) or (self._find() if self.reads_all_notes else self._find_lost_nearby())
         self._write(LOST, name)  # so that all report the same process, and not one that exited because of it
         return name
+
+    def _tell_stacks(self, notes: dict[int, dict[str, Any]], late: int | None) -> None:
+        """Where processes are, for the errors of all: the one that hangs, and those that wait, alike ones together."""
+        own = {"stack": stack_of(self._watched), **self._place}
+        waiting: dict[str, list[int]] = {}
+        for rank, note in sorted({**notes, self.rank: own}.items()):
+            if rank != late and note.get("stack"):
+                waiting.setdefault(note["stack"], []).append(rank)
+        texts = []
+        if late is not None:
+            where = notes[late].get("stack") or "  unknown: it was on its way when it wrote its last note"
+            texts.append(f"Process {late} is at (most recent call last):\n{where}")
+        for stack, ranks in list(waiting.items())[:SHOWN]:
+            one = len(ranks) == 1
+            texts.append(
+                f"{'Process' if one else 'Processes'} {_listed(ranks)} {'waits' if one else 'wait'} at:\n{stack}"
+            )
+        self._write(STACKS, "".join(f"\n\n{text}" for text in texts))
 
     @property
     def reads_all_notes(self) -> bool:
@@ -149,14 +180,35 @@ class Heartbeat:
             if "left" in note:
                 return f"{self._who(rank, note)} exited while other processes are still running"
             if note["beat"] == first.get(rank, note)["beat"]:
+                if _is_here(note, self._place):  # and not dead: that was looked at
+                    return (
+                        f"{self._who(rank, note)} hangs: it is alive, but none of its threads runs, such as in code "
+                        "that does not release the interpreter (GIL)"
+                    )
                 return f"{self._who(rank, note)} has died or lost its connection: no heartbeat"
         late = min(notes, key=lambda rank: notes[rank]["meetings"], default=None)
-        if late is not None and notes[late]["meetings"] < self.collective_count:
+        hangs = late is not None and notes[late]["meetings"] < self.collective_count
+        self._tell_stacks(notes, late if hangs else None)
+        if late is not None and hangs:
             return (
                 f"{self._who(late, notes[late])} hangs: it is alive, but has not reached collective "
                 f"{self.collective_count} within ddp_timeout ({self.timeout:.0f} s)"
             )
         return "The connection to another process was lost, although all of them send heartbeats"
+
+
+def stack_of(thread: int) -> str:
+    """Where a thread of this process is: its innermost calls, as in a traceback, without secrets."""
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return ""
+    frames = traceback.extract_stack(frame)[-FRAMES:]
+    return clean_text("".join(traceback.format_list(frames)).rstrip())
+
+
+def _listed(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown if len(ranks) <= 8 else f"{shown} and {len(ranks) - 8} others"
 
 
 def ranks_on_this_machine(world: World) -> range:
@@ -186,9 +238,14 @@ def _pid_space() -> str:
     return ""
 
 
+def _is_here(note: dict[str, Any], place: dict[str, Any]) -> bool:
+    """Whether a process is on this machine, where its id means the same."""
+    return bool(place["space"]) and note["space"] == place["space"]
+
+
 def _state_here(note: dict[str, Any], place: dict[str, Any]) -> str:
     """The state of a process on this machine: dead or stopped; empty if it is running or unknown."""
-    if not place["space"] or note["space"] != place["space"]:
+    if not _is_here(note, place):
         return ""
     try:
         state = Path(f"/proc/{note['pid']}/stat").read_text().rpartition(")")[2].split()[0]

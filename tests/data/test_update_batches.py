@@ -14,7 +14,9 @@ MICRO_BATCHES = 12
 def samplers(length, processes, size=2, **given):
     orders = partial(Order, length, 5)
     accumulation = MICRO_BATCHES // processes
-    return [UpdateBatches(orders, size, processes, rank, accumulation=accumulation, **given) for rank in range(processes)]
+    return [
+        UpdateBatches(orders, size, processes, rank, accumulation=accumulation, **given) for rank in range(processes)
+    ]
 
 
 def updates(length, processes, start=0, epoch=1, **given):

@@ -224,16 +224,26 @@ def unlabelled(folder):
     return digest(train(folder, "unlabelled", Kit().tagger(), data, **given))
 
 
+class Drawing(TrainerCallback):
+    def __init__(self):
+        self.drawn = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.drawn += [random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+
 @case
 def weighed(folder):
-    """Class weights whose sums are rounded."""
+    """Class weights whose sums are rounded; and a callback that draws random numbers between the steps."""
     criterion = nn.CrossEntropyLoss(weight=torch.tensor([0.1, 0.7, 1.3]))
 
     class Weighed(Net):
         def forward(self, x):
             return super().forward(x)["logits"]
 
-    return digest(train(folder, "weighed", seeded(Weighed), criterion=criterion, label_names=["labels"]))
+    drawing = Drawing()
+    given = {"criterion": criterion, "label_names": ["labels"], "callbacks": [drawing]}
+    return digest(train(folder, "weighed", seeded(Weighed), **given)) + str(drawing.drawn)
 
 
 @case

@@ -93,7 +93,61 @@ def test_the_one_that_hangs_is_named(rank, hanging, board, heartbeat):
     said = heartbeat(rank).describe_lost_rank("timed out")
     assert said.startswith(f"Process {hanging} (pid {100 + hanging} on there) hangs: it is alive, but has not ")
     assert f"reached collective {MEETING} within ddp_timeout (2 s). This process ({rank} of 3) cannot continue" in said
-    assert said.endswith("(timed out)")
+    assert f"(timed out)\n\nProcess {hanging} is at " in said
+
+
+def test_the_stacks_of_all_are_told(board, heartbeat):
+    """Of the one that hangs first; those that wait at the same place together, and this process with its own."""
+    board.note(1, collective_count=MEETING - 1, stack="  File a.py, line 1, in stuck")
+    board.note(2, stack="  File b.py, line 2, in waiting")
+    said = heartbeat(0).describe_lost_rank("timed out")
+    _, hanging, own, waiting = said.split("\n\n")
+    assert hanging == "Process 1 is at (most recent call last):\n  File a.py, line 1, in stuck"
+    assert own.startswith("Process 0 waits at:\n") and "test_the_stacks_of_all_are_told" in own
+    assert waiting == "Process 2 waits at:\n  File b.py, line 2, in waiting"
+
+
+def test_those_that_wait_at_the_same_place_are_named_together(board, heartbeat):
+    for rank, stack in ((1, "there"), (2, "there")):
+        board.note(rank, stack=stack)
+    assert "\n\nProcesses 1, 2 wait at:\nthere" in heartbeat(0).describe_lost_rank("")
+
+
+def test_others_tell_the_same_stacks(board, heartbeat):
+    board.note(1, collective_count=MEETING - 1, stack="stuck here")
+    board.note(2)
+    first = heartbeat(0).describe_lost_rank("")
+    board.notes[1]["stack"] = "another one"
+    assert (
+        heartbeat(2, read=lambda key: board.written.get(key)).describe_lost_rank("").endswith(first.split("\n\n", 1)[1])
+    )
+
+
+def test_a_note_has_a_stack_only_where_no_collective_was_reached(board, heartbeat):
+    mine = heartbeat(1)
+    mine._note()
+    assert "stack" not in json.loads(board.written["1"])
+    mine._note()
+    stack = json.loads(board.written["1"])["stack"]
+    assert "in test_a_note_has_a_stack_only" in stack and "mine._note()" in stack
+    mine.collective_count += 1
+    mine._note()
+    assert "stack" not in json.loads(board.written["1"])
+
+
+def test_a_stack_is_told_without_secrets(board, heartbeat):
+    mine = heartbeat(1)
+    for _ in range(2):
+        mine._note(), "https://host/?token=hunter2hunter2hunter2hunter2"
+    assert "_note()" in json.loads(board.written["1"])["stack"]
+    assert "hunter" not in board.written["1"]
+
+
+def test_one_whose_threads_do_not_run_is_not_called_dead(board, heartbeat, sleeper):
+    looking = heartbeat(0)
+    board.note(1, alive=False, pid=sleeper.pid, space=board.here(0))
+    board.note(2)
+    assert "hangs: it is alive, but none of its threads runs" in looking.describe_lost_rank("")
 
 
 def test_nobody_hangs_who_has_come(board, heartbeat):
