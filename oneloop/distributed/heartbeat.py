@@ -51,6 +51,8 @@ class Heartbeat:
         self._beat = 0
         self._watched = threading.get_ident()  # the thread that trains
         self._noted_count = -1  # collectives at the last note
+        self._stack = ""  # in the last note that had one
+        self._explains = False  # that thread has left its place to find out who is lost
         self._place = {"host": socket.gethostname(), "pid": os.getpid(), "space": _pid_space()}
         self.place_of: Callable[[int], str] = lambda rank: ""  # in the mesh, once there is one
         self._stopped = threading.Event()
@@ -62,7 +64,9 @@ class Heartbeat:
         self._beat += 1
         count = self.collective_count
         if count == self._noted_count and "left" not in more:
-            more["stack"] = stack_of(self._watched)
+            if not self._explains:
+                self._stack = stack_of(self._watched)
+            more["stack"] = self._stack
         self._noted_count = count
         note = {"beat": self._beat, "meetings": count, **self._place, **more}
         self._write(str(self.rank), json.dumps(note))
@@ -84,6 +88,7 @@ class Heartbeat:
 
     def describe_lost_rank(self, cause: str) -> str:
         """The error message for a failed collective; `cause` is the framework's error."""
+        self._explains = True
         name = _within((3 * self.every + 5.0) * (1 if self.reads_all_notes else 2), self._name)
         if name is None:
             name = (
@@ -103,7 +108,7 @@ class Heartbeat:
 
     def _tell_stacks(self, notes: dict[int, dict[str, Any]], late: int | None) -> None:
         """Where processes are, for the errors of all: the one that hangs, and those that wait, alike ones together."""
-        own = {"stack": stack_of(self._watched), **self._place}
+        own = {"stack": self._stack}
         waiting: dict[str, list[int]] = {}
         for rank, note in sorted({**notes, self.rank: own}.items()):
             if rank != late and note.get("stack"):

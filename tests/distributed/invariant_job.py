@@ -131,7 +131,8 @@ def digest(trainer):
     return found.hexdigest() if world().is_main else ""
 
 
-EVALUATED = {"eval_dataset": rows(23, features=6, classes=3), "eval_strategy": "epoch"}
+# Of the last 5 samples of an evaluation, one process has 4 and another 1: not 3 and 2.
+EVALUATED = {"eval_dataset": rows(21, features=6, classes=3), "eval_strategy": "epoch"}
 
 
 def mean_of_predictions(prediction):

@@ -100,11 +100,26 @@ def test_the_stacks_of_all_are_told(board, heartbeat):
     """Of the one that hangs first; those that wait at the same place together, and this process with its own."""
     board.note(1, collective_count=MEETING - 1, stack="  File a.py, line 1, in stuck")
     board.note(2, stack="  File b.py, line 2, in waiting")
-    said = heartbeat(0).describe_lost_rank("timed out")
+    mine = heartbeat(0)
+    mine._note()
+    mine._note()
+    said = mine.describe_lost_rank("timed out")
     _, hanging, own, waiting = said.split("\n\n")
     assert hanging == "Process 1 is at (most recent call last):\n  File a.py, line 1, in stuck"
     assert own.startswith("Process 0 waits at:\n") and "test_the_stacks_of_all_are_told" in own
     assert waiting == "Process 2 waits at:\n  File b.py, line 2, in waiting"
+
+
+def test_a_process_that_explains_keeps_the_stack_of_its_wait(board, heartbeat):
+    board.note(1, collective_count=MEETING - 1)
+    board.note(2)
+    mine = heartbeat(0)
+    mine._note()
+    mine._note()
+    before = json.loads(board.written["0"])["stack"]
+    mine.describe_lost_rank("")
+    mine._note()
+    assert json.loads(board.written["0"])["stack"] == before
 
 
 def test_those_that_wait_at_the_same_place_are_named_together(board, heartbeat):

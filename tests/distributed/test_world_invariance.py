@@ -198,3 +198,46 @@ def test_threads_are_those_of_the_environment_and_then_of_the_checkpoint(tmp_pat
         assert "computes with 1 thread(s) per process, as since its start, and not with 2" in caplog.text
     finally:
         torch.set_num_threads(before)
+
+
+# -- what a sum is
+
+
+def test_a_missing_gradient_is_like_a_zero():
+    """As it is in another process, which has to send something: 0 + -0 is 0, and not -0."""
+    import torch
+
+    from oneloop.backends.torch.ordered_sums import _add
+
+    values = [None, 0.0, -0.0, 1.5]
+    for left in values:
+        for right in values:
+            filled = torch.tensor(0.0 if left is None else left) + torch.tensor(0.0 if right is None else right)
+            given = [None if each is None else torch.tensor(each) for each in (left, right)]
+            (found,) = _add([given[0]], [given[1]])
+            if left is None and right is None:
+                assert found is None
+            else:
+                assert found.numpy().tobytes() == filled.numpy().tobytes(), (left, right)
+    for alone in (_add(None, [torch.tensor(-0.0), None]), _add([torch.tensor(-0.0), None], None)):
+        assert alone[0].numpy().tobytes() == torch.tensor(0.0).numpy().tobytes() and alone[1] is None
+    assert _add(None, None) is None
+
+
+def test_sums_of_class_weights_do_not_depend_on_their_order():
+    import random
+
+    from oneloop.trainer.world_invariance import exact_weight
+
+    draw = random.Random(0)
+    weights = [draw.random() * 10.0 ** draw.randint(-4, 2) for _ in range(300)]
+    rounded = list(map(exact_weight, weights))
+    assert max(abs(one - other) for one, other in zip(weights, rounded)) <= 2.0**-31
+    sums, plain = set(), set()
+    for _ in range(20):
+        draw.shuffle(rounded)
+        draw.shuffle(weights)
+        sums.add(sum(rounded))
+        plain.add(sum(weights))
+    assert len(sums) == 1 < len(plain)
+    assert exact_weight(float("inf")) == float("inf")
