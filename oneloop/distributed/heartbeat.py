@@ -25,7 +25,7 @@ from ..secrets import clean_text
 from .world import World
 
 LOST, STACKS = "lost", "stacks"
-FRAMES = 12  # of a stack, the innermost ones
+FRAMES = 20  # of a stack, the innermost ones
 SHOWN = 3  # stacks of processes that wait
 SEARCHERS = 8  # processes that read the notes of all when one is lost; of a thousand, the store could not answer each
 
