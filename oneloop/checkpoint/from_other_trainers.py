@@ -47,7 +47,7 @@ def load_run(run: SavedRun, checkpoint: Checkpoint) -> Position:
     start = _position(run, state)
     if _continues_data_order(run, path):
         notes = notes + _load_rng_state_of_run(run, path, start)
-    notes = notes + _changes(run, state, decay)
+    notes = notes + _changes(run, state, decay) + other_trainers.missing(path)
     logger.warning("%s", _message(run, path, rule, start, notes))
     return start
 
@@ -178,7 +178,8 @@ def _message(run: SavedRun, path: Path, rule: str, start: Position, notes: list[
     step, args = trainer.state.global_step, trainer.args
     library, release = other_trainers.writer(path), other_trainers.version(path)
     divided = other_trainers.layout(path)
-    writer = library + (f" {release}" if release else "") + (f" ({divided})" if divided else "")
+    by = f"the Trainer of {library}" if other_trainers.is_of_trainer(path) else library
+    writer = by + (f" {release}" if release else "") + (f" ({divided})" if divided else "")
     length = f" of {plan.steps_per_epoch}" if plan.steps_per_epoch else ""
     seen = start.step_in_epoch * plan.samples_per_step
     streams = f"The RNGs, such as dropout's, are seeded again with seed={args.seed}."
@@ -198,7 +199,7 @@ def _message(run: SavedRun, path: Path, rule: str, start: Position, notes: list[
             "samples is repeated."
         )
     return (
-        f"Resuming from {path}, written by the Trainer of {writer}: weights, optimizer state (by the rule of: {rule}), "
+        f"Resuming from {path}, written by {writer}: weights, optimizer state (by the rule of: {rule}), "
         f"schedule, step and log history are restored. The run resumes in epoch {start.epoch} (counted from 0) after "
         f"step {start.step_in_epoch}{length}, which is step {step} of the whole run. {data} {streams} "
         + (f"Different from the old run: {'; '.join(notes)}. " if notes else "")

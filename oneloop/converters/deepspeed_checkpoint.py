@@ -38,11 +38,17 @@ def wrote(path: Path) -> bool:
 
 
 def writer(path: Path) -> str:
-    return WRITER
+    return WRITER if (path / STATE).is_file() else "DeepSpeed"
 
 
 def state(path: Path) -> dict[str, Any]:
-    return read_state(path)
+    """The Trainer's state; of other programs, such as those with accelerate, the number of steps."""
+    if (path / STATE).is_file():
+        return read_state(path)
+    step = opened(path).step
+    if step is None:
+        raise CheckpointError(f"{path} does not say how many steps were made: it has neither {STATE} nor global_steps")
+    return {"global_step": step}
 
 
 def problems(path: Path, contents: bool = True) -> list[str]:
@@ -59,10 +65,10 @@ def problems(path: Path, contents: bool = True) -> list[str]:
     except CheckpointError as error:
         found.append(str(error))
     try:
-        read_state(path)
+        state(path)
     except CheckpointError as error:
         found.append(str(error))
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _name(path: Path, file: Path) -> str:
@@ -199,11 +205,12 @@ class _Zero:
             if isinstance(first, str) and first in weights:
                 weights[str(name)] = weights[first]
         states, groups = self._optimizer()
-        schedule = self.models[0].get("lr_scheduler")
+        schedule, step = self.models[0].get("lr_scheduler"), self.models[0].get("global_steps")
         return NamedState(
             weights,
             states,
             groups,
+            step=step if _is_count(step) else None,
             scaler=scale_of(self.stored[0].get("loss_scaler")),
             scheduler=schedule if isinstance(schedule, dict) else None,
             is_partial=True,

@@ -16,13 +16,27 @@ class NamedState:
     weights: dict[str, Tensor]
     states: dict[str, dict[str, Any]]  # by parameter: its tensors, and its number of steps
     groups: list[dict[str, Any]]  # of the optimizer: "param_names", and options
+    by_number: dict[str, Any] | None = None  # optimizer state without names, as torch's state_dict has it
+    step: int | None = None  # updates that were made, if the checkpoint says it elsewhere than in the Trainer's state
     scaler: dict[str, Any] | None = None  # the loss scale, by the names of torch's GradScaler
     scheduler: dict[str, Any] | None = None
     is_partial: bool = False  # frozen weights may be missing: those of an adapter's base model
     missing: list[str] = field(default_factory=list)  # what a run would need and is not there, and what happens
 
+    @property
+    def has_optimizer(self) -> bool:
+        return bool(self.groups) or self.by_number is not None
+
+    def counted_steps(self) -> int | None:
+        """The number of updates that the optimizer counted."""
+        states = self.states if self.by_number is None else self.by_number["state"]
+        counts = {number(state["step"], "a number of steps") for state in states.values() if "step" in state}
+        return int(max(counts)) if counts else None
+
     def numbered(self) -> dict[str, Any]:
-        """Optimizer state as torch's state_dict has it, with the names in its groups."""
+        """Optimizer state as torch's state_dict has it, with the names in its groups as far as they are known."""
+        if self.by_number is not None:
+            return self.by_number
         number = {name: i for i, name in enumerate(n for group in self.groups for n in group["param_names"])}
         groups = [group | {"params": [number[name] for name in group["param_names"]]} for group in self.groups]
         return {"state": {number[name]: state for name, state in self.states.items()}, "param_groups": groups}

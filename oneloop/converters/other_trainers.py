@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import CheckpointError
-from . import deepspeed_checkpoint, mindnlp_checkpoint, paddlenlp_checkpoint, transformers_checkpoint
+from . import dcp_checkpoint, deepspeed_checkpoint, mindnlp_checkpoint, paddlenlp_checkpoint, transformers_checkpoint
 from .named_state import NamedState
 
 # In the order in which they are asked: transformers' files have the most common names.
@@ -13,10 +13,18 @@ _LIBRARIES: tuple[ModuleType, ...] = (
     paddlenlp_checkpoint,
     mindnlp_checkpoint,
     deepspeed_checkpoint,
+    dcp_checkpoint,
     transformers_checkpoint,
 )
-_OF_TRANSFORMERS = (deepspeed_checkpoint, transformers_checkpoint)
-WRITERS = ("transformers", *paddlenlp_checkpoint.WRITERS, *mindnlp_checkpoint.WRITERS)
+_WITHOUT_STATE = (deepspeed_checkpoint, dcp_checkpoint)  # also written by programs without a Trainer
+_OF_TRANSFORMERS = (deepspeed_checkpoint, dcp_checkpoint, transformers_checkpoint)
+WRITERS = (
+    "transformers",
+    *paddlenlp_checkpoint.WRITERS,
+    *mindnlp_checkpoint.WRITERS,
+    *dcp_checkpoint.WRITERS,
+    "DeepSpeed",
+)
 STATE = transformers_checkpoint.STATE
 LOST_ORDER = (
     "transformers does not store the RNG state that the order of this epoch was drawn from, so it is drawn as its own "
@@ -30,9 +38,10 @@ def library_of(path: Path) -> Any:
     """The module that describes the checkpoints of the library that wrote a directory without our manifest, complete or
     not; None if it is none of theirs."""
     states = (STATE, paddlenlp_checkpoint.PICKLED_STATE)
-    if not any((path / name).is_file() for name in states) or (path / _OWN_MARK).exists():
+    if (path / _OWN_MARK).exists():
         return None
-    return next((library for library in _LIBRARIES if library.wrote(path)), None)
+    has_state = any((path / name).is_file() for name in states)
+    return next((each for each in _LIBRARIES if (has_state or each in _WITHOUT_STATE) and each.wrote(path)), None)
 
 
 def writer(path: Path) -> str:
@@ -64,7 +73,18 @@ def problems(path: Path, contents: bool) -> list[str]:
 
 def has_known_order(path: Path) -> bool:
     """Whether the samples that its run was going to train on are known, from its seed."""
-    return library_of(path) in _OF_TRANSFORMERS
+    return library_of(path) in _OF_TRANSFORMERS and (path / STATE).is_file()
+
+
+def is_of_trainer(path: Path) -> bool:
+    """Whether a library's Trainer wrote it, and not another program."""
+    return library_of(path) not in _WITHOUT_STATE or (path / STATE).is_file()
+
+
+def missing(path: Path) -> list[str]:
+    """What a run needs and the checkpoint does not have, and what happens instead."""
+    named = named_state(path)
+    return [] if named is None else list(named.missing)
 
 
 def is_divided(path: Path) -> bool:

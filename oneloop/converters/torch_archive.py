@@ -126,7 +126,7 @@ class _Archive:
             ("torch._utils", "_rebuild_parameter"): _parameter,
             ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
             ("torch._tensor", "_rebuild_from_type_v2"): self.tensor_of_type,
-            ("torch", "Size"): _size,
+            ("torch", "Size"): size,
         }
         return plain_pickle.loads(self.archive.read(info), extras=Extras(made, self.storage))
 
@@ -208,7 +208,8 @@ def _parameter(data: Any, *_: Any) -> Any:
     return data
 
 
-def _size(items: Any = ()) -> tuple[Any, ...]:
+def size(items: Any = ()) -> tuple[Any, ...]:
+    """torch.Size, which is a tuple."""
     if type(items) is not tuple:
         raise NotPlain("it has a shape that is not one")
     return items

@@ -154,6 +154,16 @@ def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {key: (entry["dtype"], tuple(entry["shape"])) for key, entry in table.items() if key != _METADATA}
 
 
+def places(path: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """Type and shape of each tensor in a file, and where its bytes begin."""
+    _, table, start = _open(path)
+    return {
+        key: (entry["dtype"], tuple(entry["shape"]), start + entry["data_offsets"][0])
+        for key, entry in table.items()
+        if key != _METADATA
+    }
+
+
 def read_metadata(path: Path) -> dict[str, str]:
     """The metadata of a file."""
     return _open(path)[1].get(_METADATA, {})

@@ -176,9 +176,9 @@ def scheduler_state(path: Path) -> dict[str, Any]:
     """The state of a torch scheduler: `last_epoch` is the number of its steps."""
     named = other_trainers.named_state(path)
     if named is not None and not (path / transformers_checkpoint.SCHEDULER).is_file():
-        if named.scheduler is None:
+        if named.scheduler is None and named.step is None:
             raise CheckpointError(f"{path} has no state of a scheduler: {transformers_checkpoint.SCHEDULER} is missing")
-        state = named.scheduler
+        state = named.scheduler or {"last_epoch": named.step}
     else:
         state = _read_mapping(path / transformers_checkpoint.SCHEDULER)
     position = state.get("last_epoch")
