@@ -41,6 +41,8 @@ class Strategy:
     sums_gradients = False
     # Whether tensors have values, as everywhere but in simulated steps: for checks, and for random streams.
     has_values = True
+    # When this process came to the last exchange of gradients (time.perf_counter), if that is while they are computed.
+    reached_exchange = 0.0
     # Whether the model leaves parameters unused; None before the first update, or where it does not matter.
     has_unused_parameters: bool | None = None
 

@@ -31,11 +31,13 @@ CHARTS: tuple[tuple[str, dict[str, str], bool], ...] = (
     ),
     ("loss scale", {"loss_scale": "loss scale"}, True),
 )
-# (title, prefix of the values, whether the axis starts at zero) of what is logged of each dataset of a mixture.
+# (title, prefix of the values, whether the axis starts at zero) of what is logged of each dataset of a mixture, and of
+# each process.
 BY_SOURCE = (
     ("training loss by dataset", "loss/", False),
     ("tokens by dataset", "num_tokens/", True),
     ("samples by dataset", "num_samples/", True),
+    ("own seconds of a step by process", "process_seconds/", True),
 )
 KNOWN = {"loss", "steps_per_second", "skipped_steps", "total_flos", "num_input_tokens_seen"}
 KNOWN |= {key for _, keys, _ in CHARTS for key in keys}
@@ -125,7 +127,7 @@ def charts(curves: Ranges) -> list[dict[str, Any]]:
 
 
 def of_sources(prefix: str, curves: Iterable[str]) -> dict[str, str]:
-    """The values of the datasets of a mixture, and their names."""
+    """The values of the datasets of a mixture, or of processes, and their names."""
     return {key: key.removeprefix(prefix) for key in curves if key.startswith(prefix)}
 
 

@@ -1,6 +1,7 @@
 """The tables of a run's page: arguments, versions, checkpoints, events and final metrics."""
 
 import json
+import statistics
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,6 +18,7 @@ from .history import TIMES
 from .log_reader import STARTS, Directory, number
 
 ARGUMENTS_FILE = "training_args.json"
+BY_PROCESS = "process_seconds/"
 PLACES = {"output_dir", "logging_dir", "run_name"}  # locations do not affect training
 QUIET_AFTER = 120.0  # seconds without a log line after which an unfinished run is no longer shown as running
 ENDS = ("ended", "preempted", "failed")
@@ -134,6 +136,7 @@ def summary(directory: Directory, now: float) -> list[list[str]]:
         if series is not None:
             lowest = f"lowest {figure(series.lowest[0])} at {series.lowest[1]:,.0f}" if series.lowest else ""
             found.append([label, figure(series.last), lowest])
+    found += _slowest(directory)
     for key, series in directory.points.metrics.items():
         if key.startswith("eval_") and not key.endswith(("loss", *TIMES)):
             best = series.highest if higher_is_better(key) else series.lowest
@@ -141,6 +144,20 @@ def summary(directory: Directory, now: float) -> list[list[str]]:
             found.append([key.removeprefix("eval_").replace("_", " "), figure(series.last), note])
             break
     return found
+
+
+def _slowest(directory: Directory) -> list[list[str]]:
+    """The process that needed longest for its own part of the last steps that were timed, if there are several."""
+    of_all = {key: series.last for key, series in directory.points.metrics.items() if key.startswith(BY_PROCESS)}
+    median = of_all.pop(f"{BY_PROCESS}median", None)
+    if len(of_all) < 2:
+        return []
+    slowest = max(of_all, key=lambda key: of_all[key])
+    other, usual = "median", statistics.median(of_all.values()) if median is None else median
+    if median is None and len(of_all) == 2:  # it would be between them
+        other, usual = "other", min(of_all.values())
+    ratio = f"{of_all[slowest] / usual:.2f} times the {other}" if usual else ""
+    return [["slowest process", slowest.removeprefix(BY_PROCESS).removeprefix("process "), ratio]]
 
 
 def _last_written(directory: Directory) -> float:

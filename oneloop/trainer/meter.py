@@ -47,6 +47,8 @@ class Meter(Part):
         self._logged = (time.perf_counter(), 0)  # the time and the step of the last log
         self._work_logged = (0, 0.0, 0)  # tokens, operations and tokens without padding at that time
         self._waited = 0.0  # seconds since then in which training waited for data
+        self.last_data_wait = 0.0  # in the last update
+        self._more_figures: dict[str, float] = {}  # of the next log
         self._peak: Any = _UNKNOWN  # operations per second of the device
         self.losses.curve.figures.count_tokens_by(lambda: self.tokens)
 
@@ -181,6 +183,11 @@ class Meter(Part):
     def add_data_wait(self, seconds: float) -> None:
         """Called after the micro-batches of an update were fetched."""
         self._waited += seconds
+        self.last_data_wait = seconds
+
+    def add_figures(self, figures: dict[str, float]) -> None:
+        """Those of another part, for the log that is being made."""
+        self._more_figures |= figures
 
     def measure(self, seconds: float, steps: int, samples: int) -> None:
         """Compute speed and memory for the current log. They are counted on the host; if tokens without padding are
@@ -188,7 +195,8 @@ class Meter(Part):
         before, self._work_logged = self._work_logged, self.local_counts()
         waited, self._waited = self._waited, 0.0
         tokens, flops, unpadded = (now - then for now, then in zip(self._work_logged, before))
-        figures: dict[str, float] = {"memory_bytes": resident_bytes()}
+        figures: dict[str, float] = {"memory_bytes": resident_bytes(), **self._more_figures}
+        self._more_figures = {}
         if seconds > 0 and steps > 0:
             figures["steps_per_second"] = round(steps / seconds, 3)
             figures["samples_per_second"] = round(samples / seconds, 3)

@@ -8,6 +8,7 @@ from .loss_spikes import SpikeGuard
 from .losses import LossCurve, LossMeter
 from .meter import Meter
 from .nonfinite import NonfiniteUpdates, SkippedUpdateBuffers
+from .process_times import ProcessTimes
 from .source_meter import SourceMeter
 from .tracing import TraceSteps
 from .update import Update
@@ -30,6 +31,7 @@ BUILT_IN: tuple[type[part.Part], ...] = (
     VerifySteps,
     ChunkedLoss,
     WorldInvariance,
+    ProcessTimes,
 )
 
 for kind in (*BUILT_IN, Update):  # whoever reads a checkpoint without a run imports this module, too

@@ -33,7 +33,7 @@ from tests.backends.support import JOB_WORDS as WORDS
 from tests.backends.support import WORDS as PACKED_WORDS
 from tests.internals import backend_of, run_id
 
-TIMES = re.compile(r"(_runtime|_per_second|_bytes|data_wait|mfu|^time)$")
+TIMES = re.compile(r"(_runtime|_per_second|_bytes|data_wait|mfu|^time)$|^process_seconds/")
 TENSOR_FILES = "*.safetensors"
 LONGEST = 300  # seconds that a forked run may take; most take two
 

@@ -4,9 +4,11 @@ Here are the cases that only torch has; those of every framework are run with th
 """
 
 import hashlib
+import json
 import os
 import random
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -207,6 +209,24 @@ def step_of_super(folder):
 @case
 def both_divide(folder):
     return _with_items(folder, "both_divide", BothDivide)
+
+
+@case
+def timed(folder):
+    """The last process has a slow model, and the figures of the log say so."""
+
+    class Slow(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = KIT.classifier()
+
+        def forward(self, x, labels=None):
+            time.sleep(0.02 if world().rank == world().size - 1 else 0)
+            return self.inner(x, labels)
+
+    train(folder, "timed", Slow(), rows(64), max_steps=20, logging_steps=5)
+    lines = map(json.loads, (Path(folder) / "timed" / "log.jsonl").read_text().splitlines())
+    return [{key: value for key, value in line.items() if "process_seconds" in key} for line in lines]
 
 
 @case

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -229,6 +230,8 @@ class DataParallelStrategy(SingleProcessStrategy):
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         numbers, self._word = self._word, None
+        if self._syncs:
+            self.reached_exchange = time.perf_counter()
         if numbers is None:
             loss.backward(**kwargs)
             return
