@@ -248,7 +248,7 @@ class Step:
         return Finding(a.step, INPUT, BATCH, "", what)
 
     def _pairs(self, kinds: tuple[str, ...]) -> list[Pair]:
-        """Records of these kinds that both have, in the order of A, and gradients of inputs that one of them lacks."""
+        """Records of these kinds that both have, in the order of A, and gradients that one of them lacks."""
         found = []
         for key, record in self._in_order(kinds):
             other = self.theirs.get(key)
@@ -263,12 +263,20 @@ class Step:
                     self._means.append(pair)
                 if not is_other_mean and not self._is_part(pair):
                     found.append(pair)
-            elif other is None and _lacks_gradient(self.theirs, record):
+            elif other is None and (_lacks_gradient(self.theirs, record) or self._is_untrained(record, key)):
                 found.append(replace(self.pair(record, _nothing(record)), reason=f"{NO_GRADIENT}B"))
         return found
 
+    def _is_untrained(self, record: Record, key: Key) -> bool:
+        """Whether this is the gradient of a parameter, by more than rounding, that one of the runs does not train."""
+        if record.kind != "gradient":
+            return False
+        own, other = (self.ours, self.theirs) if key in self.ours else (self.theirs, self.ours)
+        pair = self.pair(record, _nothing(record))
+        return pair.ratio > THRESHOLD and _has_untrained(own, other, record.name)
+
     def _in_order(self, kinds: tuple[str, ...]) -> Iterator[tuple[Key, Record]]:
-        """Records of A, and behind the one that B has before it, each gradient of an input that only B has."""
+        """Records of A, and behind the one that B has before it, each gradient that only B has."""
         own: dict[Key | None, list[tuple[Key, Record]]] = {}
         last: Key | None = None
         for key, record in self.theirs.items():
@@ -276,7 +284,7 @@ class Step:
                 continue
             if key in self.ours:
                 last = key
-            elif _lacks_gradient(self.ours, record):
+            elif _lacks_gradient(self.ours, record) or self._is_untrained(record, key):
                 own.setdefault(last, []).append((key, record))
         yield from own.get(None, ())
         for key, record in self.ours.items():
@@ -343,6 +351,8 @@ class Step:
         if record.kind == "input_gradient":
             return GRADIENT, record.name
         owner = record.name.rpartition(".")[0]
+        if pair.reason.startswith(NO_GRADIENT):
+            return GRADIENT, owner
         kind = {"gradient": GRADIENT, "clipped": CLIPPING, "update": UPDATE}.get(record.kind, STATE)
         if record.kind in ("weight", "buffer", "buffer_after"):
             return kind, owner
@@ -395,6 +405,19 @@ def _lacks_gradient(records: Mapping[Key, Record], record: Record) -> bool:
         return False
     has = {key[0] for key in records if key[1] == record.name and key[3] == record.call}
     return "output_gradient" in has and "input_gradient" not in has
+
+
+def _has_untrained(own: Mapping[Key, Record], other: Mapping[Key, Record], name: str) -> bool:
+    """Whether the other run has this parameter without its gradient, or has its layer, but does not train it there.
+    One with parameters that are not known here may have it under another name."""
+    weight, update = ("weight", name, "", 0), ("update", name, "", 0)
+    if weight in other:
+        # A gradient that is not recorded, such as a sparse one, changes the weight.
+        return update in own and own[update].norm > 0 and update in other and other[update].norm == 0
+    if any(key not in own for key in other if key[0] == "weight"):
+        return False
+    owner = name.rpartition(".")[0]
+    return any(key[0] == "output" and key[1] == owner for key in other)
 
 
 def _usual_share(trace: Trace) -> float:

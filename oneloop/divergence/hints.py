@@ -83,11 +83,16 @@ def _of_values(finding: Finding, step: Step) -> Iterator[str]:
         yield from _bias(a, b, step)
     if a.kind in ("input", "output"):
         yield from _calls(step)
-    if finding.pair.reason.startswith(NO_GRADIENT):
+    if finding.pair.reason.startswith(NO_GRADIENT) and a.kind == "gradient":
+        run = finding.pair.reason[-1]
+        yield f"{a.name} has no gradient in {run}: it is frozen or detached there, or the layer is made without it"
+    elif finding.pair.reason.startswith(NO_GRADIENT):
         yield (
             f"nothing flows back from there in {finding.pair.reason[-1]}: a tensor is detached, or computed where "
             "gradients are off"
         )
+    elif finding.kind in (GRADIENT, ACCUMULATION) and (a.norm == 0) != (b.norm == 0):
+        yield f"it is zero in {'A' if a.norm == 0 else 'B'}: a tensor is detached, or not used"
     elif finding.kind in (GRADIENT, ACCUMULATION) or a.kind in SCALED:
         yield from _scale(finding, a, b, step)
     if finding.kind == ACCUMULATION:
@@ -180,7 +185,7 @@ def _scale(finding: Finding, a: Record, b: Record, step: Step) -> Iterator[str]:
         if is_along and abs(factor - 1) < 0.2 and (b.norm - a.norm) * (factor - 1) > 0:
             yield f"the output of B is about {b.norm / a.norm:.7g} times that of A: another epsilon"
         return
-    if float(np.linalg.norm(theirs - factor * ours)) > 0.1 * whole:
+    if float(np.linalg.norm(theirs - factor * ours)) > 0.1 * min(whole, float(np.linalg.norm(theirs))):
         return
     if finding.kind == UPDATE:
         yield f"the change in B is {factor:.6g} times that in A: another learning rate"

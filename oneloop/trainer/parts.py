@@ -22,12 +22,12 @@ BUILT_IN: tuple[type[part.Part], ...] = (
     Meter,
     SourceMeter,
     SkippedUpdateBuffers,
+    TraceSteps,  # before the part that ends the run after an update that is not finite
     NonfiniteUpdates,
     SpikeGuard,
     WorkerSeeds,
     WeightAverage,
     LoggedMetrics,
-    TraceSteps,
     VerifySteps,
     ChunkedLoss,
     WorldInvariance,

@@ -107,7 +107,13 @@ class TraceSteps(Part):
         if self._recording is not None:
             self._recording.record_update()
 
+    def handle_nonfinite(self, step: int) -> None:
+        self._finish()  # an update that is not finite may end the run, and is one to be compared
+
     def end_step(self, step: int) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
         recording, self._recording = self._recording, None
         if recording is None:
             return

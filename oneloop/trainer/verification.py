@@ -56,6 +56,7 @@ class VerifySteps(Part):
     def before_accumulation(self, replay: Replay) -> None:
         if not self._is_due(self.context.state.global_step + 1):
             return
+        self._detach()  # of micro-batches that did not fit into memory, and are halved
         tracing = tracing_of(self.backend)
         self._first = Fingerprints(tracing)
         with replaying.restored(self.context), self._first.attached(self.context.model):
@@ -80,6 +81,9 @@ class VerifySteps(Part):
             self._report(process, place)
 
     def fail_run(self) -> None:
+        self._detach()
+
+    def _detach(self) -> None:
         if self._second is not None:
             self._second.detach()
 

@@ -25,7 +25,7 @@ class Fault:
     @property
     def expected(self):
         """The (module, kind) that is to be named."""
-        module, kind = EXPECTED[self.name]
+        module, kind = (EXPECTED | NOT_DRAWN)[self.name]
         return (self.place if module is None else module), kind
 
 
@@ -60,6 +60,12 @@ EXPECTED = {
     "missing shard": (ALL, "accumulation"),
     "no sum over processes": (ALL, "accumulation"),
 }
+# Not drawn by the search, so that its seeds draw what they have always drawn.
+NOT_DRAWN = {
+    "frozen weight": (None, "gradient"),
+    "detached weight": (None, "gradient"),
+    "not finite": (None, "activation"),
+}
 PLACES = {
     "missing bias": LINEAR,
     "transposed in use": SQUARE,
@@ -84,6 +90,7 @@ HINTS = {
     "dropout": "dropout draws other random numbers",
     "order of dropout": "dropout draws other random numbers",
     "sum as loss": "the number of samples",
+    "frozen weight": "weight has no gradient in B",
     "doubled gradient": "B has 2 times the values of A",
     "no gradient": "nothing flows back from there in B",
     "transposed weight": "transposed",
@@ -174,6 +181,15 @@ def _doubled_weight_gradient(layer, model, framework):
     framework.replace_forward(layer, forward)
 
 
+def _detached_weight(layer, model, framework):
+    framework.replace_forward(layer, lambda x: framework.linear(x, framework.stop(layer.weight), layer.bias))
+
+
+def _not_finite(layer, model, framework):
+    before = _forward(layer)
+    framework.replace_forward(layer, lambda x: before(x) * float("nan"))
+
+
 def _transposed_weight(layer, model, framework):
     framework.assign(layer.weight, np.ascontiguousarray(_array(layer.weight).T))
 
@@ -225,6 +241,9 @@ _MODEL = {
     "doubled gradient": _doubled_gradient,
     "no gradient": _no_gradient,
     "doubled gradient of a weight": _doubled_weight_gradient,
+    "frozen weight": lambda layer, model, framework: framework.freeze(layer.weight),
+    "detached weight": _detached_weight,
+    "not finite": _not_finite,
     "transposed weight": _transposed_weight,
     "other weight": _other_weight,
     "stale buffer": lambda layer, model, framework: framework.set_momentum(layer, 0.0),

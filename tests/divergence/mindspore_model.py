@@ -109,3 +109,7 @@ def set_dropout(layer, p):
 
 def assign(parameter, array):
     parameter.set_data(ms.Tensor(array))
+
+
+def freeze(parameter):
+    parameter.requires_grad = False

@@ -103,3 +103,7 @@ def set_dropout(layer, p):
 
 def assign(parameter, array):
     parameter.set_value(array)
+
+
+def freeze(parameter):
+    parameter.stop_gradient = True

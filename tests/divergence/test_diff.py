@@ -17,7 +17,7 @@ from oneloop.cli.main import main
 from oneloop.divergence import compare_runs
 from oneloop.divergence.report import to_html, to_text
 from oneloop.divergence.runs import read_mapping, read_run
-from oneloop.errors import ArgumentError, CheckpointError
+from oneloop.errors import ArgumentError, CheckpointError, NonFiniteError
 from oneloop.formats import digests, trace_file
 from tests.backends.support import kit_module, names, rows
 from tests.distributed import launch
@@ -25,6 +25,7 @@ from tests.divergence import faults, pairs, search
 from tests.divergence.faults import Fault
 
 SEED = 11
+SLOW_ON = {"mindspore": pytest.mark.slow}
 FEW = [
     Fault("missing bias", "blocks.1.attention.value"),
     Fault("other epsilon", "blocks.0.norm2"),
@@ -76,6 +77,36 @@ def test_a_gradient_that_only_the_second_run_has_is_named(runs):
     )
 
 
+@pytest.mark.parametrize("framework", [pytest.param(name, marks=SLOW_ON.get(name, ())) for name in names()])
+def test_a_parameter_that_only_one_of_them_trains_is_named(runs, framework):
+    """A weight that is frozen, or detached in the forward pass, and not the clipping that depends on all gradients."""
+    plain = {"with_stats": False} if framework == "paddle" else {}
+    for name in ("frozen weight", "detached weight"):
+        fault = Fault(name, "blocks.1.mlp.inner")
+        other = runs(framework, fault=fault)
+        found = compare_runs(runs(**plain), other)
+        assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
+        assert found.first.what == "gradient of blocks.1.mlp.inner.weight, accumulated" and found.first.others == 0
+        back = compare_runs(other, runs(**plain)).first
+        assert (back.module, back.kind, back.what) == (found.first.module, found.first.kind, found.first.what)
+        if name == "frozen weight":
+            assert found.first.hints == ("blocks.1.mlp.inner.weight has no gradient in B: it is frozen or detached "
+                                         "there, or the layer is made without it",)  # fmt: skip
+            assert "has no gradient in A" in back.hints[0]
+
+
+@pytest.mark.parametrize("framework", [pytest.param(name, marks=SLOW_ON.get(name, ())) for name in names()])
+def test_a_step_that_ends_the_run_because_it_is_not_finite_is_recorded(runs, tmp_path, framework):
+    fault = Fault("not finite", "blocks.1.mlp.act")
+    with pytest.raises(NonFiniteError):
+        pairs.train(tmp_path, framework, "alone", SEED, fault)
+    found = compare_runs(runs(**({"with_stats": False} if framework == "paddle" else {})), tmp_path)
+    assert (found.first.module, found.first.kind) == fault.expected and found.steps == [0], to_text(found)
+    assert "0 and 2560 values that are not finite" in to_text(found)
+    events = [json.loads(line)["event"] for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert events.count("traced") == 1
+
+
 def test_a_lost_micro_batch_is_one_of_accumulation(runs):
     found = compare_runs(runs(layout="accumulated"), runs(layout="accumulated", fault=Fault("lost micro-batch", "")))
     assert (found.first.module, found.first.kind) == (faults.ALL, "accumulation"), to_text(found)
@@ -95,7 +126,7 @@ def test_a_loss_of_micro_batches_is_wrong_in_the_model_or_after_it(runs, name, m
 
 @pytest.mark.parametrize(
     "framework",
-    [pytest.param(name, marks=pytest.mark.slow if name == "mindspore" else ()) for name in names() if name != "torch"],
+    [pytest.param(name, marks=SLOW_ON.get(name, ())) for name in names() if name != "torch"],
 )
 def test_ports_agree_and_a_wrong_one_is_found(runs, framework):
     plain = {"with_stats": False} if framework == "paddle" else {}
@@ -393,6 +424,11 @@ def test_hints_that_follow_from_the_records(runs, tmp_path):
 
     assert hints(scaled("weight", "head.weight", 1.01)) == ("B has 1.01 times the values of A",)
     assert hints(scaled("output", "", 8, item="loss"))[0].startswith("the loss of B is 8 times that of A: the loss is ")
+    assert hints(scaled("gradient", "head.weight", 0)) == ("it is zero in B: a tensor is detached, or not used",)
+    assert hints(scaled("gradient", "head.weight", 0.02)) == ("B has 0.02 times the values of A",)
+    noisy = [1.55 + 0.01 * i for i in range(8)]
+    assert hints(lambda each: replace(each, projections=noisy, norm=0.02) if each.name == "head.weight" and
+                 each.kind == "gradient" else each) == (), "another direction is no factor"  # fmt: skip
     assert hints(scaled("output", "", 1.0137, item="loss")) == (), "some factor fits any two numbers"
     both = scaled("buffer", "stats.running_mean", 0.5), scaled("buffer_after", "stats.running_mean", 0.5)
     assert all("was not updated" not in hint for hint in hints(lambda each: both[1](both[0](each))))
@@ -409,6 +445,9 @@ def test_other_names_are_listed_and_mapped(runs, tmp_path):
     text = to_text(found)
     assert "No difference in what both have in steps 0 to 1" in text and "Only in B, and not compared: layers" in text
     assert "Only in B, and not compared" in to_html(found)
+    kernel = changed(a, tmp_path / "kernel", lambda each: replace(each, name=each.name.replace("d.weight", "d.kernel")))
+    found = compare_runs(a, kernel)
+    assert found.agrees and found.only == (["embed.weight", "head.weight"], ["embed.kernel", "head.kernel"])
     mapped = compare_runs(a, b, {"blocks": "layers"})
     assert mapped.agrees and mapped.only == ([], []) and mapped.agreed["weights"] == 2 * 40
     assert not mapped.notes and "No difference in steps 0 to 1" in to_text(mapped)

@@ -107,3 +107,7 @@ def set_dropout(layer, p):
 def assign(parameter, array):
     with torch.no_grad():
         parameter.copy_(torch.from_numpy(array))
+
+
+def freeze(parameter):
+    parameter.requires_grad_(False)

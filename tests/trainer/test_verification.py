@@ -6,6 +6,7 @@ import random
 import pytest
 
 from oneloop import Trainer
+from oneloop.backends import loading
 from oneloop.errors import ArgumentError, ReplayError
 from tests.backends.support import kit_module, rows, same_bytes
 
@@ -130,3 +131,29 @@ def test_an_override_has_to_be_named(arguments):
     with pytest.raises(ArgumentError, match=r"replay_overrides=\['compute_loss'\]"):
         Own(model, arguments(max_steps=1, verify_steps=1), train_dataset=rows(8)).train()
     Own(model, arguments(max_steps=1, verify_steps=1, replay_overrides="compute_loss"), train_dataset=rows(8)).train()
+
+
+def test_memory_that_runs_out_after_the_first_computation_leaves_no_hooks(arguments, monkeypatch):
+    """The update is computed again with smaller micro-batches, and verified once more."""
+    import torch
+
+    tracing, attached = loading.load("torch").tracing, []
+    watch = tracing.watch
+
+    def counted(*given):
+        remove = watch(*given)
+        attached.append(1)
+        return lambda: (attached.pop(), remove())
+
+    monkeypatch.setattr(tracing, "watch", counted)
+    model, sizes = kit_module("torch").Kit().classifier(), []
+
+    def fills(layer, args, kwargs):
+        sizes.append(len(kwargs["x"]))
+        if len(sizes) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model.register_forward_pre_hook(fills, with_kwargs=True)
+    given = {"per_device_train_batch_size": 8, "auto_find_batch_size": True, "verify_steps": 1, "max_steps": 1}
+    Trainer(model, arguments(**given), train_dataset=rows(8)).train()
+    assert sizes == [8, 8, 4, 4, 4, 4] and not attached
