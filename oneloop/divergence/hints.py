@@ -91,9 +91,9 @@ def _of_values(finding: Finding, step: Step) -> Iterator[str]:
             f"nothing flows back from there in {finding.pair.reason[-1]}: a tensor is detached, or computed where "
             "gradients are off"
         )
-    elif finding.kind in (GRADIENT, ACCUMULATION) and (a.norm == 0) != (b.norm == 0):
+    elif finding.kind in (GRADIENT, ACCUMULATION) and (a.norm == 0) != (b.norm == 0) and a.bad == b.bad:
         yield f"it is zero in {'A' if a.norm == 0 else 'B'}: a tensor is detached, or not used"
-    elif finding.kind in (GRADIENT, ACCUMULATION) or a.kind in SCALED:
+    elif not (a.bad or b.bad) and (finding.kind in (GRADIENT, ACCUMULATION) or a.kind in SCALED):
         yield from _scale(finding, a, b, step)
     if finding.kind == ACCUMULATION:
         yield from _missing_part(step)
