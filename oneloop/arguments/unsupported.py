@@ -145,13 +145,12 @@ def unsupported_tracing(
 
 
 def unsupported_weight_average(
-    name: str, shards: Callable[[Any], bool], section: Section = Section.FRAMEWORK
+    name: str, with_what: str, shards: Callable[[Any], bool], instead: str, section: Section = Section.FRAMEWORK
 ) -> UnsupportedValue:
-    """An average of the weights, where no process has whole weights."""
+    """An average of the weights, where processes have parts of them that are no tensors of their own."""
     return UnsupportedValue(
-        name, "with sharding stage2, stage3 or deepspeed",
-        lambda args: getattr(args, name) is not None and shards(args),
-        "the average needs whole weights, which are sharded", 'sharding="stage1"', section=section,
+        name, f"with {with_what}", lambda args: getattr(args, name) is not None and shards(args),
+        "the average needs whole weights, which are sharded", instead, section=section,
     )  # fmt: skip
 
 

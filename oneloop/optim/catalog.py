@@ -68,9 +68,10 @@ class Optimizer:
     whose `class_and_options` chooses class and options, where the learning rate, betas and optim_args are not all of
     them. package: what to install. everywhere: all frameworks have it. betas: it takes adam_beta1, adam_beta2 and
     adam_epsilon. own_warmup: it is used without a schedule, and warms up by itself. targets: whether it takes
-    optim_target_modules. family: what people call it, for messages. sharding: what may be sharded: "all", only its
-    state ("stage1"), or "none". unsupported: why it cannot be used even if its package is installed. instead: what to
-    use in its place. state_copies: how many float32 tensors of a parameter's size it keeps, if that is known.
+    optim_target_modules. family: what people call it, for messages. sharding: what it can be sharded by: "all",
+    "tensors" (not DeepSpeed, whose buffers have no matrices), or "none". unsupported: why it cannot be used even if its
+    package is installed. instead: what to use in its place. state_copies: how many float32 tensors of a parameter's
+    size it keeps, if that is known.
     """
 
     name: str
@@ -82,7 +83,7 @@ class Optimizer:
     own_warmup: bool = False
     targets: Literal["", "optional", "required"] = ""
     family: str = ""
-    sharding: Literal["all", "stage1", "none"] = "all"
+    sharding: Literal["all", "tensors", "none"] = "all"
     unsupported: str = ""
     instead: str = "adamw_torch"
     state_copies: int | None = None
@@ -166,7 +167,7 @@ _ROWS = (
     Optimizer("stable_adamw", "optimi:StableAdamW", "torch-optimi", betas=True),
     Optimizer("adafactor", builder="adafactor"),
     Optimizer("adamw_anyprecision", builder="anyprecision", betas=True),
-    Optimizer("muon", builder="muon", betas=True, targets="optional", family="Muon", sharding="stage1"),
+    Optimizer("muon", builder="muon", betas=True, targets="optional", family="Muon", sharding="tensors"),
 )
 OPTIMIZERS = {row.name: row for row in _ROWS}
 ADAMW_NAMES = tuple(row.name for row in _ROWS if row.everywhere and row.source.endswith(":AdamW"))

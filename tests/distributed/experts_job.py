@@ -237,7 +237,10 @@ def others(folder):
             self.optimizer = optimizer
             return optimizer
 
+    averaged = {"optim": "muon", "ema_decay": 0.9, "eval_with_average": True, "learning_rate": 1e-3}
+    muon = train(folder, "muon", qwen3(), **averaged)
     return {
+        "muon": course(muon) | {"eval": muon.evaluate(texts(9, seed=1))["eval_loss"]},
         "frozen": course(first) | {"trained": [p.requires_grad for p in first.model.parameters()]},
         "given": course(train(folder, "given", given, trainer_class=Given)),
         "second": course(train(folder, "second", first.model, max_steps=3)),
@@ -257,8 +260,6 @@ REFUSED = {
     "tied experts": (Tied, {}),
     "divided already": (divided_by_transformers, {}),
     "divided by transformers": (divided_by_transformers, {"expert_parallel_size": 1}),
-    "ema": (qwen3, {"ema_decay": 0.9}),
-    "muon": (qwen3, {"optim": "muon"}),
     "compiled": (qwen3, {"torch_compile": True}),
     "adafactor": (qwen3, {"optim": "adafactor"}),
 }

@@ -3,6 +3,7 @@
 A case runs in every layout for this number of processes, on one process in none.
 """
 
+import hashlib
 import math
 import sys
 from pathlib import Path
@@ -11,10 +12,13 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from oneloop import Trainer, TrainerCallback
+from oneloop.backends.torch.muon import MuonWithAdamW
 from oneloop.backends.torch.parallel import local
 from oneloop.distributed.world import world
 from oneloop.errors import OneloopError
@@ -267,9 +271,7 @@ def averaged(folder):
     """An EMA of the weights: evaluated, stored and continued."""
     found = {}
     for layout, own in layouts().items():
-        if "shard" in layout:  # refused
-            continue
-        given = SAVING | {"ema_decay": 0.5, "eval_dataset": texts(7, seed=1)} | own
+        given = SAVING | {"ema_decay": 0.5, "eval_with_average": True, "eval_dataset": texts(7, seed=1)} | own
         whole = train(folder, f"averaged-{layout}", qwen3(), **given)
         checkpoint = Path(folder) / f"averaged-{layout}" / "checkpoint-3"
         again = train(folder, f"averaged-again-{layout}", qwen3(), resume=str(checkpoint), **given)
@@ -278,6 +280,94 @@ def averaged(folder):
             "stored": {name: value.tolist() for name, value in load_file(checkpoint / "average.safetensors").items()},
         }
     return found
+
+
+@case
+def whole_matrices(folder):
+    """Muon, whose steps need whole matrices, and an average of the weights: evaluated, stored and continued."""
+    own = layouts() | (layouts(divided=False) if world().size == 2 else {})
+    found = {}
+    for layout in own:
+        if layout in ("dp2", "sp2"):
+            continue
+        given = SAVING | {"optim": "muon", "swa_start": 2, "eval_dataset": texts(7, seed=1)}
+        given |= {"eval_with_average": True, "save_average": True}
+        whole = train(folder, f"muon-{layout}", qwen3(), **given | own[layout])
+        whole.save_model(str(Path(folder) / f"average-{layout}"))
+        resume = str(Path(folder) / f"muon-{layout}" / "checkpoint-3")
+        again = train(folder, f"muon-again-{layout}", qwen3(), **given | own[layout], resume=resume)
+        found[layout] = {
+            "whole": course(whole),
+            "again": course(again),
+            "evaluated": [trainer.evaluate()["eval_loss"] for trainer in (whole, again)],
+            "files": files_of(folder, f"muon-{layout}"),
+            "files again": files_of(folder, f"muon-again-{layout}"),
+            "average is saved": world().rank > 0 or has_average(folder, layout),
+        }
+    return found
+
+
+def has_average(folder, layout):
+    """Whether the saved model has the average of the last checkpoint."""
+    average = load_file(Path(folder) / f"muon-{layout}" / "checkpoint-6" / "average.safetensors")
+    saved = load_file(Path(folder) / f"average-{layout}" / "model.safetensors")
+    return all(torch.equal(saved[name], value) for name, value in average.items())
+
+
+def files_of(folder, name):
+    """Digests of what the last checkpoint has of weights, optimizer and average."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((Path(folder) / name / "checkpoint-6").glob("*.safetensors"))
+        if path.name != "random.safetensors"
+    }
+
+
+@case
+def muon_steps(folder):
+    """Steps of given gradients: how far divided matrices are from whole ones, and what is kept for them."""
+    mesh = init_device_mesh("cpu", (2, world().size // 2) if world().size > 2 else (2,))
+    divisions = [[Shard(0)], [Shard(1)], [Replicate()]]
+    if mesh.ndim == 2:
+        divisions = [[Shard(0), Shard(1)], [Shard(0), Shard(0)], [Replicate(), Shard(1)]]
+    found = {}
+    for number, placements in enumerate(divisions):
+        torch.manual_seed(number)
+        shapes = [(1, 6), (5, 4), (8, 8), (3, 12), (9, 2)]  # some processes have no row of the first, or no column
+        whole = [nn.Parameter(torch.randn(shape)) for shape in (*shapes, (4, 4), (4,))]
+        parts = [nn.Parameter(distribute_tensor(p.detach(), mesh, placements)) for p in whole[:-2]]
+        parts += [nn.Parameter(p.detach().clone()) for p in whole[-2:]]
+        made = [two_groups(params) for params in (whole, parts)]
+        for step in range(3):
+            for p, part in zip(whole, parts, strict=True):
+                gradient = torch.randn(p.shape)
+                p.grad = None if step == 1 and p.shape == (8, 8) else gradient
+                part.grad = None if p.grad is None else distributed_like(part, gradient)
+            for optimizer in made:
+                optimizer.step()
+        kept = [optimizer.state[p]["momentum_buffer"] for optimizer, p in zip(made, (whole[1], parts[1]))]
+        found[str(placements)] = [
+            max(difference_of(p, part) for p, part in zip(whole, parts, strict=True)),
+            difference_of(*kept),
+            kept[1].placements == parts[1].placements,
+        ]
+    return found
+
+
+def two_groups(params):
+    """Matrices of two kinds, and a vector, which AdamW updates."""
+    kinds = {"use_muon": True, "nesterov": False, "lr": 0.03}
+    groups = [{"params": params[:2], "use_muon": True}, {"params": params[2:-1], **kinds}, {"params": params[-1:]}]
+    return MuonWithAdamW(groups, lr=0.1, weight_decay=0.2)
+
+
+def distributed_like(part, value):
+    return distribute_tensor(value, part.device_mesh, part.placements) if isinstance(part, DTensor) else value
+
+
+def difference_of(whole, part):
+    value = part.full_tensor() if isinstance(part, DTensor) else part
+    return float((whole - value).abs().max())
 
 
 @case

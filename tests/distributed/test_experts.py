@@ -48,6 +48,14 @@ def test_frozen_experts_given_optimizers_and_second_runs(found, name):
     assert not all(expected["others"]["frozen"]["trained"])
 
 
+def test_muon_and_an_average_of_the_weights(found):
+    (expected,) = (each["others"]["muon"] for each in found[1][1])
+    for each in (each["others"]["muon"] for each in found[1][2]):
+        assert each["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+        assert each["norms"] == pytest.approx(expected["norms"], rel=1e-4), "Muon rounds to bfloat16"
+        assert each["eval"] == pytest.approx(expected["eval"], rel=1e-5)
+
+
 def test_a_resumed_run_has_the_same_bits(found):
     for each in found[1][2]:
         whole, again = each["saved"]["whole"], each["saved"]["again"]
@@ -82,8 +90,6 @@ REASONS = {
     "tied experts": "tied weights would be separated: inner.model.layers.0.mlp.experts.down_proj",
     "divided already": "model.layers.0.mlp.experts is already divided",
     "divided by transformers": "gives experts a part of their gradient",
-    "ema": "expert_parallel_size=2 is not supported with ema_decay",
-    "muon": "expert_parallel_size=2 is not supported with optim='muon'",
     "compiled": "expert_parallel_size=2 is not supported with torch_compile",
     "adafactor": "adafactor keeps one scale",
 }

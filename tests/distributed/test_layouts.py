@@ -34,6 +34,7 @@ RARE = (
     "configured",
     "evaluated",
     "averaged",
+    "whole_matrices",
     "dropped",
     "recomputed",
     "halved",
@@ -55,9 +56,9 @@ def found(folder):
     return run_all(
         folder,
         {
-            1: (*COMMON, "few_left"),
-            2: (*COMMON, "counted", "messages", "refused"),
-            4: ("brief", "saved", "crossed", "few_left"),
+            1: (*COMMON, "few_left", "whole_matrices"),
+            2: (*COMMON, "counted", "messages", "refused", "whole_matrices", "muon_steps"),
+            4: ("brief", "saved", "crossed", "few_left", "muon_steps"),
         },
     )
 
@@ -159,6 +160,31 @@ def check_averaged(known, size, layout):
         assert difference(together["stored"][name], value) <= 1e-4, name
 
 
+def check_whole_matrices(known, size, layout):
+    """Norms are as far from one process as with whole weights and sharded state: Muon rounds to bfloat16."""
+    alone, together = known[1][0]["whole_matrices"]["alone"], known[size][0]["whole_matrices"][layout]
+    assert difference(alone["whole"]["losses"], together["whole"]["losses"]) <= 1e-5
+    assert difference(alone["whole"]["norms"], together["whole"]["norms"]) <= 1e-4
+    assert abs(alone["evaluated"][0] - together["evaluated"][0]) <= 1e-5
+    assert together["evaluated"][0] == together["evaluated"][1]
+    assert together["again"]["weights"] == together["whole"]["weights"]
+    assert alone["average is saved"] and together["average is saved"]
+    assert together["files"] == together["files again"] and "average.safetensors" in together["files"]
+
+
+@pytest.mark.parametrize("layout", ["tp2", "shard2", "shard2 stage1"])
+def test_muon_and_an_average_of_divided_weights(found, layout):
+    check_whole_matrices(found, 2, layout)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_muon_steps_of_divided_matrices(found, size):
+    """By rows, by columns and by both; some processes have none. Momentum has the same bits and the same parts."""
+    for each in found[size]:
+        for weights, momentum, is_alike in each["muon_steps"].values():
+            assert weights <= 1e-7 and momentum == 0 and is_alike
+
+
 def check_dropped(known, size, layout):
     alone, *together = known[1][0]["dropped"]["alone"], *(each["dropped"][layout] for each in known[size])
     first, second = together[0], together[1]  # of one tensor axis
@@ -229,8 +255,9 @@ def test_features_in_every_layout(size, layout, rare):
     skipped, expected = together["skipped"][layout], alone["skipped"]["alone"]
     assert skipped[0] == expected[0] == 1
     assert difference(np.nan_to_num(skipped[1][:4]), np.nan_to_num(expected[1][:4])) <= 1e-5
+    check_averaged(rare, size, layout)
+    check_whole_matrices(rare, size, layout)
     if "shard" not in layout:
-        check_averaged(rare, size, layout)
         assert together["generated"][layout] == alone["generated"]["alone"]
         assert together["halved"][layout]["fp16"][0] == alone["halved"]["alone"]["fp16"][0] == 4
 
@@ -273,8 +300,7 @@ def play_features(folder, processes, *given):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "sharding", "without"),
-    # Averages need weights that are not sharded.
-    [(2, "", ()), (4, "", OF_WHOLE_BATCHES), (4, "stage3", (*OF_WHOLE_BATCHES, "averaged"))],
+    [(2, "", ()), (4, "", OF_WHOLE_BATCHES), (4, "stage3", OF_WHOLE_BATCHES)],
 )
 def test_packing_mixtures_spikes_and_overrides(tmp_path, features, processes, sharding, without):
     given = ("tensor_parallel_size=2", f"sharding={sharding}", "learning_rate=1e-3")

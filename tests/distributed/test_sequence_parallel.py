@@ -18,7 +18,6 @@ LONG = ("averaged", "reentrant", "with_outputs", "loss_function", "unmasked", "m
 LONG += ("shifted_by_collator", "own_mask", "bad_sample", "rolled_back", "generated")
 # Their loss is no sum over the samples of a batch, or has masks that depend on its padding, and so on who has which.
 OF_WHOLE_BATCHES = ("overridden", "own_mask")
-WHOLE_WEIGHTS = ("averaged",)  # which refuses weights that are sharded
 STATE = ("saved", "plain_saved")
 ONCE = ("resumed", "dropped", "messages", "refused", "accelerator")
 NEAR = 1e-5
@@ -181,7 +180,7 @@ def test_every_case_is_that_of_one_process(runs, every, layout, processes, size,
     if processes > size:
         cases -= {*OF_WHOLE_BATCHES}
     if sharding in ("stage2", "stage3"):
-        cases -= {*WHOLE_WEIGHTS, "generated"}  # the main process alone cannot gather weights
+        cases -= {"generated"}  # the main process alone cannot gather weights
     cases = sorted(cases)
     found = runs.play(layout, processes, size, f"sharding={sharding}", *cases, "bfloat16", "plain_saved")
     for each in found:

@@ -82,7 +82,10 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
         'sharding="stage2"', devices=("cpu",),
     ),
     *(
-        unsupported_weight_average(name, lambda args: world().size > 1 and _is_grouped(args))
+        unsupported_weight_average(
+            name, "sharding stage2, stage3 or deepspeed", lambda args: world().size > 1 and _is_grouped(args),
+            'sharding="stage1"',
+        )
         for name in ("ema_decay", "swa_start")
     ),
     _grouped(

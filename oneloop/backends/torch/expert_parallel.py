@@ -86,8 +86,7 @@ def _check_arguments(args: Any, mesh: Mesh) -> None:
     others = {"tensor_parallel_size": TENSOR, "sequence_parallel_size": SEQUENCE, "sharding": SHARD}
     wrong = [name for name, axis in others.items() if mesh.size_of(axis) > 1]
     chosen = OPTIMIZERS.get(str(getattr(args.optim, "value", args.optim)))
-    wrong += [f"optim='{chosen.name}'"] if chosen is not None and chosen.sharding in ("stage1", "none") else []
-    wrong += [name for name in ("ema_decay", "swa_start") if getattr(args, name) is not None]
+    wrong += [f"optim='{chosen.name}'"] if chosen is not None and chosen.sharding == "none" else []
     names = ("deepspeed", "torch_compile", "jit_mode_eval", "auto_find_batch_size", "fp16_full_eval", "bf16_full_eval")
     wrong += [name for name in (*names, "trace_steps") if getattr(args, name, None)]
     if wrong:

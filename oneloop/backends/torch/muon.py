@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ...errors import ArgumentError
+from . import divided_muon
 from .models import unwrap
 from .optimizer_fields import Fields, adam_fields, like
 from .optimizers import fused_works
@@ -73,7 +74,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
             # Those of this object: loading a checkpoint and callbacks may have replaced them.
             inner.param_groups = [group for group in self.param_groups if group["use_muon"] is is_muon]
             inner.state = self.state
-            inner.step()
+            divided_muon.step(inner) if is_muon else inner.step()
         return loss
 
 

@@ -92,7 +92,7 @@ def _is_empty(box: Box) -> bool:
     return any(part.start >= part.stop for part in box)
 
 
-def _copy_of(tensor: DTensor) -> list[int]:
+def copy_of(tensor: DTensor) -> list[int]:
     """The ranks that have the copy of this process together, the first of its boxes first."""
     mesh, place = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     assert place is not None
@@ -104,6 +104,66 @@ def _copy_of(tensor: DTensor) -> list[int]:
 
 
 # -- each tensor gathered in one process
+
+
+class Exchange:
+    """Messages with other processes, which are under way together. All processes list those of a pair in one order."""
+
+    def __init__(self) -> None:
+        self._messages: list[dist.P2POp] = []
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def send(self, value: torch.Tensor, rank: int) -> None:
+        self._messages.append(dist.P2POp(dist.isend, value.contiguous(), rank))
+
+    def receive(self, target: torch.Tensor, rank: int) -> None:
+        """Into a tensor, which may be a view of another one."""
+        value = target
+        if not target.is_contiguous():
+            value = torch.empty_like(target, memory_format=torch.contiguous_format)
+            self._copies.append((target, value))
+        self._messages.append(dist.P2POp(dist.irecv, value, rank))
+
+    def wait(self) -> None:
+        for message in dist.batch_isend_irecv(self._messages) if self._messages else ():
+            message.wait()
+        for target, value in self._copies:
+            target.copy_(value)
+
+
+def gather_to(
+    owner: int, mine: torch.Tensor, like: DTensor, ranks: Sequence[int], exchange: Exchange
+) -> torch.Tensor | None:
+    """The whole of a tensor that is divided like a parameter: in its owner, after the exchange. Others get None."""
+    me = dist.get_rank()
+    if me != owner:
+        if not _is_empty(box_of(like)):
+            exchange.send(mine, owner)
+        return None
+    whole = torch.empty(like.shape, dtype=mine.dtype, device=mine.device)
+    for rank in ranks:
+        box = box_of(like, rank)
+        if rank == me:
+            whole[box] = mine
+        elif not _is_empty(box):
+            exchange.receive(whole[box], rank)
+    return whole
+
+
+def scatter_from(
+    owner: int, whole: torch.Tensor | None, like: DTensor, ranks: Sequence[int], exchange: Exchange
+) -> torch.Tensor:
+    """The box of this process, after the exchange, of a tensor that its owner has whole."""
+    if whole is None:
+        part = torch.empty(local(like).shape, dtype=like.dtype, device=local(like).device)
+        if not _is_empty(box_of(like)):
+            exchange.receive(part, owner)
+        return part
+    for rank in ranks:
+        box = box_of(like, rank)
+        if rank != owner and not _is_empty(box):
+            exchange.send(whole[box], rank)
+    return whole[box_of(like)]
 
 
 def assign_writers(sizes: dict[str, int], writers: Sequence[int]) -> dict[str, int]:
@@ -137,43 +197,19 @@ def gather_to_owner(
     me = dist.get_rank()
     found: dict[str, torch.Tensor] = {}
     for bunch in _chunks_of_tensors(tensors):
-        waiting: list[Any] = []
+        exchange = Exchange()
         for name, tensor in bunch:
             place = places.get(name, places.get(name.rsplit(":", 1)[0], 0.0))
             if not isinstance(tensor, DTensor):
                 if me == _writer_at(place, writers):
                     found[name] = tensor
                 continue
-            ranks = _copy_of(tensor)
-            if ranks[0] != 0:
-                continue
-            owner = _writer_at(place, ranks)
-            if me == owner:
-                found[name] = _received(tensor, ranks, waiting)
-            elif not _is_empty(box_of(tensor)):
-                mine = local(tensor).contiguous()
-                waiting.append((dist.isend(mine, owner), mine, None))
-        for message, value, target in waiting:
-            message.wait()
-            if target is not None:
-                target.copy_(value)
+            ranks = copy_of(tensor)
+            if ranks[0] == 0:
+                whole = gather_to(_writer_at(place, ranks), local(tensor), tensor, ranks, exchange)
+                found |= {} if whole is None else {name: whole}
+        exchange.wait()
     return found
-
-
-def _received(tensor: DTensor, ranks: list[int], waiting: list[Any]) -> torch.Tensor:
-    """A whole tensor, into which the messages that are added to `waiting` come."""
-    mine = local(tensor)
-    whole = torch.empty(tensor.shape, dtype=mine.dtype, device=mine.device)
-    for rank in ranks:
-        box = box_of(tensor, rank)
-        if rank == dist.get_rank():
-            whole[box] = mine
-        elif not _is_empty(box):
-            target = whole[box]
-            is_direct = target.is_contiguous()
-            value = target if is_direct else torch.empty_like(target, memory_format=torch.contiguous_format)
-            waiting.append((dist.irecv(value, rank), value, None if is_direct else target))
-    return whole
 
 
 def _chunks_of_tensors(tensors: dict[str, torch.Tensor]) -> Iterator[list[tuple[str, torch.Tensor]]]:

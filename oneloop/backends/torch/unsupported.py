@@ -27,10 +27,10 @@ def _packaged(optimizer: Optimizer) -> UnsupportedValue:
 
 
 def _whole_matrices(
-    kinds: tuple[str, ...], with_what: str, when: Callable[[Any], bool], instead: str, what: str = "are sharded"
+    kind: str, with_what: str, when: Callable[[Any], bool], instead: str, what: str = "are sharded"
 ) -> UnsupportedValue:
-    """Optimizers that cannot be sharded, or only their state."""
-    found = [optimizer for optimizer in OPTIMIZERS.values() if optimizer.sharding in kinds]
+    """Optimizers that cannot be sharded, or not by DeepSpeed."""
+    found = [optimizer for optimizer in OPTIMIZERS.values() if optimizer.sharding == kind]
     names = {optimizer.name for optimizer in found}
     return UnsupportedValue(
         "optim", f"{', '.join(each.name for each in found if not each.unsupported)}, with {with_what}",
@@ -105,12 +105,8 @@ def _shards(args: Any) -> bool:
     return world().size > 1 and bool(args.sharding or args.deepspeed)
 
 
-def _shards_weights(args: Any) -> bool:
-    return world().size > 1 and (divides(args) or bool(args.deepspeed))
-
-
-def _averages(args: Any) -> bool:
-    return world().size > 1 and (divides(args) or bool(args.deepspeed))
+def _uses_deepspeed(args: Any) -> bool:
+    return world().size > 1 and bool(args.deepspeed)
 
 
 UNSUPPORTED: tuple[UnsupportedValue, ...] = (
@@ -120,14 +116,17 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
     ),
     *(_packaged(optimizer) for optimizer in OPTIMIZERS.values() if optimizer.package),
     _whole_matrices(
-        ("stage1", "none"), "tensor_parallel_size", lambda args: args.tensor_parallel_size > 1,
+        "none", "tensor_parallel_size", lambda args: args.tensor_parallel_size > 1,
         "optim='adamw_torch', or remove tensor_parallel_size", "tensor_parallel_size divides",
     ),
-    _whole_matrices(
-        ("stage1",), "sharding stage2, stage3 or deepspeed", _shards_weights, 'sharding="stage1"'
+    _whole_matrices("tensors", "deepspeed", _uses_deepspeed, 'sharding="stage2" or "stage3"'),
+    _whole_matrices("none", "sharding or deepspeed", _shards, "remove sharding"),
+    *(
+        unsupported_weight_average(
+            name, "deepspeed", _uses_deepspeed, 'sharding="stage2" or "stage3"', Section.SHARDING
+        )
+        for name in ("ema_decay", "swa_start")
     ),
-    _whole_matrices(("none",), "sharding or deepspeed", _shards, "remove sharding"),
-    *(unsupported_weight_average(name, _averages, Section.SHARDING) for name in ("ema_decay", "swa_start")),
     _divided(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
         "all processes must run the same forward passes, so one that runs out of memory cannot repeat its own",
