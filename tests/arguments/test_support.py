@@ -330,9 +330,9 @@ DIVIDED = [
     ({"fsdp": "full_shard", "bf16_full_eval": True}, ["fsdp='full_shard'", "bf16=True"]),
     ({"sharding": "stage1", "sharding_degree": 3}, ["sharding_degree=3", "a divisor of the number of processes"]),
     ({"sharding_degree": 2}, ["sharding_degree=2", "set sharding"]),
-    ({"sharding": "stage2", "ema_decay": 0.9}, ["ema_decay=0.9", "whole weights"]),
-    ({"sharding": "stage3", "swa_start": 2}, ["swa_start=2", "whole weights"]),
-    ({"sharding": "stage2", "optim": "muon"}, ["optim='muon'", "whole matrices", 'sharding="stage1"']),
+    ({"deepspeed": CONFIG, "ema_decay": 0.9}, ["ema_decay=0.9", "whole weights", 'sharding="stage2" or "stage3"']),
+    ({"deepspeed": CONFIG, "swa_start": 2}, ["swa_start=2", "whole weights"]),
+    ({"deepspeed": CONFIG, "optim": "muon"}, ["optim='muon'", "whole matrices", 'sharding="stage2" or "stage3"']),
     (
         {"sharding": "stage1", "optim": "galore_adamw", "optim_target_modules": ["x"]},
         ["galore_adamw", "whole matrices"],
@@ -360,7 +360,10 @@ DIVIDED = [
     (TENSOR | {"auto_find_batch_size": True}, ["auto_find_batch_size=True", "with tensor_parallel_size", "memory"]),
     (TENSOR | {"fp16_full_eval": True}, ["fp16_full_eval=True", "bf16=True"]),
     (TENSOR | {"bf16_full_eval": True}, ["bf16_full_eval=True", "bf16=True"]),
-    (TENSOR | {"optim": "muon"}, ["optim='muon'", "which tensor_parallel_size divides", "optim='adamw_torch'"]),
+    (
+        TENSOR | {"optim": "apollo_adamw", "optim_target_modules": ["x"]},
+        ["optim='apollo_adamw'", "which tensor_parallel_size divides", "optim='adamw_torch'"],
+    ),
 ]
 
 
