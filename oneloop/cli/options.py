@@ -104,6 +104,11 @@ def _add_diff(commands: Any) -> None:
         metavar="NAME_IN_A=NAME_IN_B",
         help="a layer or parameter, or a prefix of names, that has another name in B; or a JSON file",
     )
+    diff.add_argument(
+        "--follow",
+        action="store_true",
+        help="compare runs while they train, until they differ or both have ended",
+    )
     diff.add_argument("--json", action="store_true", help="print JSON instead of text")
     diff.add_argument("--html", metavar="FILE", help="also write a page")
     diff.set_defaults(failure=2)

@@ -36,7 +36,7 @@ def to_text(found: Comparison) -> str:
 def headline(found: Comparison) -> str:
     if found.first is None:
         where = " in what both have" if any(found.only) else ""
-        return f"No difference{where} in steps {_steps(found.steps)} beyond what rounding explains."
+        return f"No difference{where} in {_steps(found.steps)} beyond what rounding explains."
     first = found.first
     return f"First difference: step {first.step}, {first.kind}, in {first.place}."
 
@@ -66,7 +66,7 @@ def agreement(found: Comparison) -> str:
 
 
 def _steps(steps: list[int]) -> str:
-    return f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]} ({len(steps)} recorded)"
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]} ({len(steps)} recorded)"
 
 
 def to_dict(found: Comparison) -> dict[str, Any]:

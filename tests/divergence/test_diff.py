@@ -14,7 +14,7 @@ import pytest
 import oneloop
 from oneloop import Trainer, TrainingArguments
 from oneloop.cli.main import main
-from oneloop.divergence import compare_runs
+from oneloop.divergence import compare_runs, following
 from oneloop.divergence.report import to_html, to_text
 from oneloop.divergence.runs import read_mapping, read_run
 from oneloop.errors import ArgumentError, CheckpointError, NonFiniteError
@@ -307,6 +307,47 @@ def test_text_json_and_page(runs, tmp_path, capsys):
     assert found["first"]["distance"] > found["first"]["rounding"] > 0
     assert main(["diff", a, a]) == 0
     assert "No difference in steps 0 to 1" in capsys.readouterr().out
+
+
+def test_runs_are_compared_while_they_train(runs, tmp_path, monkeypatch, capsys):
+    """Step by step as both write them; recordings of an earlier run in the directory are not compared."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    other = changed(runs(), tmp_path / "other", lambda each: replace(each, norm=2 * each.norm, projections=[9.0] * 8)
+                    if each.kind == "update" else each)  # fmt: skip
+    earlier = changed(runs(fault=FEW[0]), tmp_path / "earlier", lambda each: each)
+
+    def begins(folder, source):
+        folder.mkdir(exist_ok=True)
+        lines = (source / "run.jsonl").read_text().splitlines(keepends=True)
+        (folder / "run.jsonl").write_text("".join(line for line in lines if json.loads(line)["event"] != "ended"))
+
+    def records(folder, source, step):
+        (folder / "trace").mkdir(parents=True, exist_ok=True)
+        shutil.copy(trace_file.path_of(source, step), trace_file.path_of(folder, step))
+
+    def train():
+        yield records(b, earlier, 0)
+        yield begins(a, runs()), begins(b, runs())
+        yield records(a, runs(), 0)
+        yield records(b, runs(), 0)
+        yield capsys.readouterr().out
+        yield records(a, runs(), 1)
+        yield records(b, other, 1)
+
+    steps, said = train(), []
+    capsys.readouterr()
+    monkeypatch.setattr(following.time, "sleep", lambda seconds: said.append(next(steps)))
+    assert main(["diff", str(a), str(b), "--follow", "--html", str(tmp_path / "diff.html")]) == 1
+    assert said[4] == "No difference in step 0 beyond what rounding explains.\n" and next(steps, None) is None
+    assert "First difference: step 1, update, in (all parameters)." in capsys.readouterr().out
+    assert "First difference: step 1" in (tmp_path / "diff.html").read_text()
+    for folder in (a, b):  # both are over
+        shutil.copy(runs() / "run.jsonl", folder / "run.jsonl")
+        shutil.copytree(runs() / "trace", folder / "trace", dirs_exist_ok=True)
+    assert main(["diff", str(a), str(b), "--follow", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == [0, 1]
+    shutil.rmtree(b / "trace")
+    assert main(["diff", str(a), str(b), "--follow"]) == 2 and "has no recording" in capsys.readouterr().err
 
 
 def test_names_of_a_run_do_not_become_html(runs):
