@@ -1,17 +1,19 @@
 """`oneloop watch DIR`: serves the page of one or several runs on this machine during training.
 
-No URL contains a file name: there is the page, its updates, and the same for each run by a number assigned when the run
-was found. So no URL can reach outside the directory.
+No URL contains a file name: there is the page, its updates, the same for each run by a number assigned when the run
+was found, and the difference of two recorded runs. So no URL can reach outside the directory.
 
 Other users of the machine can reach the port, so every request needs the token in the URL that is printed. The first
 page moves it into a cookie, which keeps it out of the browser's history and of links.
 """
 
 import hmac
+import itertools
 import re
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
-from ..errors import ArgumentError, DataError
+from ..errors import ArgumentError, DataError, OneloopError
 from ..formats.terminal import printable
 from ..secrets import clean_text
 from . import comparison, page, page_data, summary
@@ -32,7 +34,12 @@ HOST, PORT = "127.0.0.1", 8600
 LOCAL = {"127.0.0.1", "localhost", "[::1]"}
 CHECK = 10.0  # seconds between checks of the checkpoints
 ADDRESS = re.compile(r"/(?:run/(\d{1,9}))?(/?data)?")
+DIFFERENCE = re.compile(r"/diff/(\d{1,9})/(\d{1,9})")
+MOST_LINKS = 10
 MOST_KNOWN = 1 << 16  # characters of a query
+
+Recordings = Callable[[Path], bool]  # whether a run has some
+Differ = Callable[[Path, Path], str]  # the page that compares those of two runs
 
 
 class Watched:
@@ -42,9 +49,10 @@ class Watched:
     thousand idle runs add nothing to a response.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_recorded: Recordings | None = None, differ: Differ | None = None) -> None:
         self.folder = folder
         self._runs = Runs(folder)
+        self._is_recorded, self._differ = is_recorded, differ
         self._checked: dict[int, tuple[float, list[dict[str, Any]]]] = {}
         self._version = time.time_ns() // 1000
         self._rows: dict[int, dict[str, Any]] = {}  # the table row of each run
@@ -125,7 +133,26 @@ class Watched:
                 added = comparison.packed_points(points, directory.clock(64), limit) | {"whole": True}
             runs.append(fresh | added)
         shared = self._common | {"written": summary.moment(summary.now()), "reading": len(self._runs.unread)}
+        shared["differences"] = self._links()
         return {"kind": "compare", "version": self._version, "runs": runs, "facts": shared}
+
+    def _links(self) -> list[list[str]]:
+        """[text, address] of the comparisons of the first recorded run with others."""
+        if self._is_recorded is None:
+            return []
+        recorded = (i for i, each in enumerate(self._runs.directories) if self._is_recorded(each.folder))
+        found = list(itertools.islice(recorded, 1 + MOST_LINKS))
+        return [[f"{self._names[found[0]]} and {self._names[i]}", f"diff/{found[0]}/{i}"] for i in found[1:]]
+
+    def difference(self, a: int, b: int) -> str | None:
+        """The page with the first difference of two runs; None for an unknown one."""
+        with self._runs.lock:
+            self._runs.refresh()
+            found = self._runs.directories
+            if self._differ is None or max(a, b) >= len(found):
+                return None
+            folders = found[a].folder, found[b].folder
+        return self._differ(*folders)
 
     def _refresh(self) -> None:
         """Update the table rows of the runs that have changed."""
@@ -190,8 +217,8 @@ class Handler(BaseHTTPRequestHandler):
         if (host or self.headers.get("Host")) not in LOCAL:
             return self._answer(HTTPStatus.FORBIDDEN, "only available on this machine", "text/plain")
         address = urlsplit(self.path)
-        found = ADDRESS.fullmatch(address.path)
-        if found is None or len(address.query) > MOST_KNOWN:
+        found, two = ADDRESS.fullmatch(address.path), DIFFERENCE.fullmatch(address.path)
+        if (found is None and two is None) or len(address.query) > MOST_KNOWN:
             return self._answer(HTTPStatus.NOT_FOUND, "no such page", "text/plain")
         asked = parse_qs(address.query)
         if self._is_token(asked.get("token", [""])[0]):
@@ -201,6 +228,9 @@ class Handler(BaseHTTPRequestHandler):
         if not self._has_cookie():
             hint = "open the whole address that `oneloop watch` printed: it ends in a token"
             return self._answer(HTTPStatus.FORBIDDEN, hint, "text/plain")
+        if found is None:
+            assert two is not None
+            return self._answer_difference(int(two[1]), int(two[2]))
         run = int(found[1]) if found[1] else None
         if found[2]:
             since = asked.get("since", ["0"])[0]
@@ -212,6 +242,15 @@ class Handler(BaseHTTPRequestHandler):
         if text is None:
             return self._answer(HTTPStatus.NOT_FOUND, "no such run", "text/plain")
         self._answer(HTTPStatus.OK, text, kind)
+
+    def _answer_difference(self, a: int, b: int) -> None:
+        try:
+            text = self.watched.difference(a, b)
+        except OneloopError as error:
+            return self._answer(HTTPStatus.OK, clean_text(str(error)), "text/plain", {"Refresh": "5"})
+        if text is None:
+            return self._answer(HTTPStatus.NOT_FOUND, "no such run", "text/plain")
+        self._answer(HTTPStatus.OK, text, "text/html", {"Refresh": "5"})
 
     @property
     def _cookie(self) -> str:
@@ -276,11 +315,13 @@ class Server(ThreadingHTTPServer):
             print(printable(clean_text(f"oneloop watch: {type(error).__name__}: {error}")), file=sys.stderr)
 
 
-def serve(folder: Path, port: int = PORT) -> Server:
+def serve(
+    folder: Path, port: int = PORT, is_recorded: Recordings | None = None, differ: Differ | None = None
+) -> Server:
     """A server for the directory, bound but not yet running; port 0 selects a free port."""
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"{folder} is a file; pass the output_dir of a run, or a directory with several of them")
-    shared = {"watched": Watched(folder), "token": secrets.token_urlsafe(24)}
+    shared = {"watched": Watched(folder, is_recorded, differ), "token": secrets.token_urlsafe(24)}
     kind = type("Server", (Server,), shared)  # it closes itself if the port is not available
     try:
         return kind((HOST, port), type("Handler", (Handler,), shared))
@@ -293,11 +334,17 @@ def serve(folder: Path, port: int = PORT) -> Server:
         raise ArgumentError(f"Invalid --port {port}: expected 0 to 65535") from error
 
 
-def watch(folder: Path, port: int = PORT, name: str | None = None) -> int:
+def watch(
+    folder: Path,
+    port: int = PORT,
+    name: str | None = None,
+    is_recorded: Recordings | None = None,
+    differ: Differ | None = None,
+) -> int:
     """Serve until Ctrl-C. `name`: what the user calls the folder, if it only stands for something else."""
     if not folder.resolve().parent.is_dir():
         raise DataError(f"{folder} does not exist, nor does the directory above it. Pass the output_dir of a run.")
-    with serve(folder, port) as server:
+    with serve(folder, port, is_recorded, differ) as server:
         print(f"Watching {printable(str(name or folder))}: {server.url} (Ctrl-C to stop)", flush=True)
         if not folder.is_dir():
             print(f"{folder} does not exist yet: the page waits for a run to begin in it.", flush=True)

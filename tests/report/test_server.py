@@ -16,15 +16,16 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from oneloop.cli.main import main
+from oneloop.errors import CheckpointError
 from oneloop.report import follow
 from oneloop.report.server import known_of, serve
 from tests.report.tiny_runs import BEGIN, RUN, START, event, lines, write_lines, write_run
 
 
 @contextmanager
-def served(folder):
+def served(folder, *given):
     """The address of a server for the directory."""
-    server = serve(folder, port=0)
+    server = serve(folder, 0, *given)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
@@ -136,6 +137,32 @@ def test_several_runs_are_compared_and_each_has_a_page(see, tmp_path):
         sight.until("window.oneloopPage?.data.kind === 'run'")
         assert sight.page.locator("h1").inner_text() == "two"
         sight.until("document.querySelector('#live').innerText === '● live'")
+
+
+def test_runs_that_were_recorded_have_a_page_that_says_where_they_part(see, tmp_path):
+    for name in ("one", "other", "third"):
+        write_run(tmp_path / name, steps=100, run=name * 3)
+
+    def is_recorded(run):
+        return run.name != "third"
+
+    def differ(a, b):
+        if b.name == "third":
+            raise CheckpointError(f"{b.name} has no recording <b>")
+        return f"<p>{a.name} and {b.name}"
+
+    with served(tmp_path, is_recorded, differ) as address:
+        assert news(address, "")["facts"]["differences"] == [["one and other", "diff/0/1"]]
+        assert ask(address, "/diff/0/1") == (200, "<p>one and other")
+        assert ask(address, "/diff/0/2") == (200, "third has no recording <b>"), "as text"
+        for path in ("/diff/0/3", "/diff/0", "/diff/0/1/2", "/diff/-1/0", "/diff/../1"):
+            assert ask(address, path)[0] == 404, path
+        assert ask(address, "/diff/0/1", cookie="")[0] == 403
+        sight = see(address)
+        sight.page.get_by_role("link", name="one and other").click()
+        sight.page.wait_for_url("**/diff/0/1")
+    with served(tmp_path) as address:
+        assert news(address, "")["facts"]["differences"] == [] and ask(address, "/diff/0/1")[0] == 404
 
 
 def until(answer, seconds=60):

@@ -36,6 +36,7 @@ class Page {
       drawTables(this);
     }
     drawNotes(this.data, this.many);
+    drawDifferences(this.data.differences || []);
     document.getElementById("footer").textContent = `oneloop · ${this.data.written}`;
   }
 

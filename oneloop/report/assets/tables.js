@@ -83,6 +83,12 @@ function drawNotes(d, many) {
   place.textContent = found.join(" ");
 }
 
+function drawDifferences(links) {
+  const place = document.getElementById("differences");
+  place.hidden = !links.length;
+  place.replaceChildren("Where these part: ", ...links.flatMap(([text, href], i) => [i ? ", " : "", element("a", { href, text })]));
+}
+
 // -- several runs
 
 const PAGE = 50; // rows that the table of runs shows at once
