@@ -10,14 +10,15 @@ from .roles import ROLES
 from .tasks import Form, Task
 
 _LOOKED_AT = 100  # rows whose columns are known
+_PLURALS = ("labels", "tags", "categories", "classes", "topics")
 
 
 def names(found: Sequence[Found]) -> dict[str, Any]:
-    """The columns of the first rows, each with a value."""
+    """The columns of the first rows, each with a value; one that has several labels, if there is any."""
     columns: dict[str, Any] = {}
     for row in [each.row for each in found if each.row is not None][:_LOOKED_AT]:
         for name, value in row.items():
-            if columns.get(name) is None:
+            if columns.get(name) is None or (_has_several(name, value) and not _has_several(name, columns[name])):
                 columns[name] = value
     return columns
 
@@ -71,7 +72,7 @@ def _of_form(form: Form, columns: Mapping[str, Any], given: Mapping[str, str]) -
         if role not in chosen:
             free = (by_name.get(name) for name in ROLES[role].names)
             fits = [name for name in free if name is not None and name not in chosen.values()]
-            found = next((name for name in fits if _may_be(role, columns[name])), None)
+            found = next((name for name in fits if _may_be(role, name, columns[name])), None)
             if found is None:
                 return None
             chosen[role] = found
@@ -98,15 +99,23 @@ def _partner(name: str) -> str:
     return _PAIRS.get(name.lower(), "")
 
 
-def _may_be(role: str, value: Any) -> bool:
+def _may_be(role: str, name: str, value: Any) -> bool:
     """Whether a value can be of that role: what tells one label from several, and text from a list of words."""
     if role == "label":
-        return not isinstance(value, (list, tuple, dict))
+        return not isinstance(value, dict) and not _has_several(name, value)
     if role == "labels":
-        return isinstance(value, (list, tuple)) or (isinstance(value, str) and value.lstrip().startswith("["))
+        return _has_several(name, value)
     if role in ("text", "prompt", "completion", "source", "target"):
         return isinstance(value, str)
     return True
+
+
+def _has_several(name: str, value: Any) -> bool:
+    """Whether a value has several labels: a list, one in JSON, or words between semicolons. A name in the singular says
+    that a semicolon is a part of the label."""
+    if not isinstance(value, str):
+        return isinstance(value, (list, tuple))
+    return value.lstrip().startswith("[") or (";" in value and name.lower() in _PLURALS)
 
 
 def _listed(columns: Mapping[str, Any]) -> str:

@@ -17,7 +17,8 @@ from . import page_data, summary
 from .csv_files import csv_head, csv_row, csv_text
 from .downsample import downsample
 from .history import TIMES
-from .log_reader import Directory, find_runs
+from .log_reader import Directory
+from .run_folders import find_runs, runs_near, trials
 
 PARSED = 256 << 20  # bytes of logs that are parsed completely, for all runs together
 LEAST = 1 << 20  # per run
@@ -32,9 +33,11 @@ def find(folders: Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     for folder in map(Path, folders):
         runs = find_runs(folder)
+        if runs == [folder] and len(folders) == 1:  # a search has trained with the best values
+            runs += trials(folder)
         if not runs:
             if not folder.is_dir():
-                raise DataError(f"{folder}: no such directory. Pass the output_dir of a run.")
+                raise DataError(f"{folder}: no such directory. Pass the output_dir of a run.{runs_near(folder)}")
             raise DataError(
                 f"{folder} contains no run. Pass the output_dir of a run, or a directory with several of them."
             )

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from ..callbacks.json_log import NAME as LOG
 from .downsample import Series
-from .log_reader import RECENT, Directory, find_runs
+from .log_reader import RECENT, Directory
+from .run_folders import find_runs
 
 SEARCH = 5.0  # seconds between searches for new runs
 AT_ONCE = 32 << 20  # bytes of logs that are read before the page is served

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..errors import CheckpointError, DataError
 from ..formats.reading import read_json
+from .run_folders import STATE_FILE, runs_near
 
-STATE_FILE = "trainer_state.json"
 TIMES = ("_runtime", "_per_second", "_time", "_flos")  # suffixes of values that are not metrics
 
 
@@ -122,28 +122,13 @@ def _state_file(folder: Path) -> Path:
         return folder / STATE_FILE
     checkpoints = [path for path in folder.glob(f"checkpoint-*/{STATE_FILE}") if path.parent.name[11:].isdigit()]
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such directory. Pass the output_dir of a run.{_runs_near(folder)}")
+        raise DataError(f"{folder}: no such directory. Pass the output_dir of a run.{runs_near(folder)}")
     if not checkpoints:
         raise DataError(
             f"{folder} contains no {STATE_FILE}, and no checkpoint with one. Pass the output_dir of a run, or the "
             "history itself: write_report(output_dir, trainer.state.log_history)."
         )
     return max(checkpoints, key=lambda path: int(path.parent.name[11:]))
-
-
-def _runs_near(folder: Path) -> str:
-    """The runs in the directory in which this one was expected, for a message."""
-    try:
-        near = sorted(path.name for path in folder.parent.iterdir() if _has_run(path))
-    except OSError:
-        return ""
-    shown = ", ".join(str(folder.parent / name) for name in near[:5])
-    more = f" and {len(near) - 5} more" if len(near) > 5 else ""
-    return f" Runs in {folder.parent.absolute()}: {shown}{more}." if near else ""
-
-
-def _has_run(folder: Path) -> bool:
-    return (folder / STATE_FILE).is_file() or any(folder.glob(f"checkpoint-*/{STATE_FILE}"))
 
 
 def _is_number(value: Any) -> bool:

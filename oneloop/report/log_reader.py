@@ -15,8 +15,9 @@ from ..errors import DataError
 from ..trainer.event_log import NAME as EVENTS
 from ..trainer.losses import NAME as CURVE
 from .downsample import Series, downsample
-from .history import STATE_FILE, LoggedRun
+from .history import LoggedRun
 from .json_lines import Tail
+from .run_folders import STATE_FILE
 
 FINER = ("loss", "learning_rate", "grad_norm", "samples_per_second", "tokens_per_second")  # in curve.jsonl
 NOT_CURVES = {"run", "step", "time", "epoch"}
@@ -290,29 +291,6 @@ def number(value: Any) -> float | None:
     if value in ("nan", "inf", "-inf"):
         return float(value)
     return None
-
-
-def find_runs(folder: Path, depth: int = 3, most: int = 5000) -> list[Path]:
-    """The directory itself if it contains a run, otherwise the directories below it that do, by name."""
-    if holds_run(folder):
-        return [folder]
-    found: list[Path] = []
-    if depth:
-        try:
-            below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-        except OSError:
-            return []
-        for path in below:
-            if len(found) < most:
-                found += find_runs(path, depth - 1, most - len(found))
-    return found
-
-
-def holds_run(folder: Path) -> bool:
-    """Whether a Trainer has written into it."""
-    if any((folder / name).is_file() for name in (LOG, EVENTS, STATE_FILE)):
-        return True
-    return next(folder.glob(f"checkpoint-*/{STATE_FILE}"), None) is not None
 
 
 def _events(blocks: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:

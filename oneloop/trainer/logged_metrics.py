@@ -95,7 +95,7 @@ class LoggedMetrics(Part):
                 "other processes do not expect it. Set the class attribute logs_metrics = True in a subclass "
                 "of the Trainer."
             )
-        if not self._evaluating and not self.context.trainer.is_in_train:
+        if not (self._evaluating or self._is_muted or self.context.trainer.is_in_train):
             raise ArgumentError(
                 f"log_metric({name!r}) averages values of training and evaluation, but neither is running. Call "
                 "trainer.log({...}) to log a value at once."
@@ -128,7 +128,7 @@ class LoggedMetrics(Part):
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Whatever is computed here only keeps other processes company."""
+        """Whatever is computed here is in no log: it keeps other processes company, or is simulated for a plan."""
         before, self._is_muted = self._is_muted, True
         try:
             yield

@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 
 from oneloop import Trainer  # noqa: E402
 from oneloop.backends.torch import planning  # noqa: E402
+from oneloop.errors import ArgumentError  # noqa: E402
 from tests.distributed.launch import environment  # noqa: E402
 
 WIDTH = 64
@@ -136,6 +137,25 @@ def test_a_step_that_reads_values_cannot_be_simulated(planned):
     plan = planned(trainer_class=Reads)
     assert plan.memory("one process").peak is None and "could not be simulated" in plan.notes[0]
     assert plan.model.optimizer_bytes == 2 * STATE
+
+
+class LogsEntropy(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+        self.log_metric("entropy", outputs["logits"].softmax(-1).mean(), weight=len(outputs["logits"]))
+        return (loss, outputs) if return_outputs else loss
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_step_that_logs_a_metric(arguments, world):
+    trainer = LogsEntropy(Deep(), arguments(max_steps=1, logging_steps=1), train_dataset=samples(8))
+    plan = trainer.plan(world=world, largest=False)
+    assert plan.activations and not any("could not" in note for note in plan.notes)
+    with pytest.raises(ArgumentError, match="neither is running"):  # and the plan has not changed that
+        trainer.log_metric("entropy", 1.0)
+    trainer.train()
+    logged = [entry["entropy"] for entry in trainer.state.log_history if "entropy" in entry]
+    assert logged == [pytest.approx(0.5)]
 
 
 def test_a_given_optimizer_is_copied(arguments):

@@ -152,6 +152,24 @@ def test_columns_by_their_names(at, tmp_path):
         assert resolve("--data", str(tmp_path / "a.jsonl")).columns == columns
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "role"),
+    [
+        ("tags", ["red", "red;green"], "labels"),  # the first row has one of several
+        ("labels", ['["red"]', '["red", "green"]'], "labels"),
+        ("categories", ["red;green", ""], "labels"),
+        ("label", ["red;green", "blue"], "label"),
+        ("labels", ["red", "green"], "label"),
+        ("label", [["red"], ["green", "red"]], "labels"),
+    ],
+)
+def test_one_label_or_several_by_the_values(column, values, role, at, tmp_path):
+    rows = [{"text": f"cat {word}", column: values[i % 2]} for i, word in enumerate(kitchen.tiny_text.WORDS)]
+    kitchen.write_jsonl(tmp_path / "a.jsonl", rows)
+    found = resolve("--data", str(tmp_path / "a.jsonl"), "--bad_rows", "skip")
+    assert found.columns == {"text": "text", role: column}
+
+
 def test_a_column_has_one_role(at, tmp_path):
     rows = kitchen.read_jsonl(at / "reviews.jsonl")
     kitchen.write_jsonl(tmp_path / "a.jsonl", [{"text": row["sentiment"], "review": row["review"]} for row in rows])

@@ -125,6 +125,8 @@ def test_what_is_said_and_written(trained):
     }
     card = (run.folder / "README.md").read_text()
     assert "text-classification" in card and "reviews.jsonl" in card and "accuracy" in card
+    # The Hub has no model of that name, and the card may be read there.
+    assert "fine-tuned from `bert`" in card and "base_model" not in card and "logging_dir" not in card
 
 
 def test_an_adapter_has_a_card_with_metrics(trained):

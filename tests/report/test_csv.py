@@ -32,6 +32,35 @@ def test_every_value_of_a_run(tmp_path, capsys):
         write_csv(tmp_path / "nowhere", tmp_path / "x.csv")
 
 
+def test_a_search_is_compared_with_its_trials(tmp_path):
+    """Beside its last run, and without the checkpoints of either."""
+    for name in ("", "run-0", "run-1"):
+        write_lines(tmp_path / "hp" / name / "log.jsonl", [{"run": name or "best", "step": 2, "loss": 0.5}])
+        (tmp_path / "hp" / name / "checkpoint-2").mkdir()
+        (tmp_path / "hp" / name / "checkpoint-2" / "trainer_state.json").write_text('{"log_history": []}')
+    write_comparison_csv([tmp_path / "hp"], tmp_path / "all.csv")
+    assert [row[0] for row in table(tmp_path / "all.csv")[1:]] == ["hp", "run-0", "run-1"]
+    write_comparison_csv([tmp_path / "hp", tmp_path / "hp" / "run-1"], tmp_path / "all.csv")
+    assert len(table(tmp_path / "all.csv")[1:]) == 2
+
+
+@pytest.mark.parametrize("command", ["report", "compare"])
+def test_runs_near_a_directory_that_does_not_exist(command, tmp_path, capsys, monkeypatch):
+    for name in "abcdefg":
+        write_lines(tmp_path / "outputs" / name / "log.jsonl", [{"run": "a", "step": 2, "loss": 0.5}])
+    monkeypatch.chdir(tmp_path)
+    told = {
+        "outputs/z": f"Runs in {tmp_path}/outputs: outputs/a, outputs/b, outputs/c, outputs/d, outputs/e and others.",
+        "output/a": f"Runs in {tmp_path}: outputs/a, outputs/b, outputs/c, outputs/d, outputs/e and others.",
+        "z": f"Runs in {tmp_path}: outputs/a, ",
+        str(tmp_path / "outputs" / "z"): f"Runs in {tmp_path}/outputs: {tmp_path}/outputs/a, ",
+        "/nowhere-at-all": "no such directory. Pass the output_dir of a run.\n",
+    }
+    for given, words in told.items():
+        assert main([command, given]) == 1
+        assert words in capsys.readouterr().err
+
+
 def test_the_table_of_several_runs(tmp_path, capsys):
     for i, rate in enumerate((0.000123456789012345, 3e-4)):
         arguments = ARGUMENTS | {"learning_rate": rate, "note": ["=1+1", "-2"][i]}

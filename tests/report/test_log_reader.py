@@ -10,7 +10,8 @@ from oneloop.errors import DataError
 from oneloop.report import comparison, page_data, summary, write_page
 from oneloop.report.downsample import Series, downsample
 from oneloop.report.json_lines import Tail
-from oneloop.report.log_reader import Directory, find_runs
+from oneloop.report.log_reader import Directory
+from oneloop.report.run_folders import find_runs
 from tests.report.tiny_runs import ARGUMENTS, START, event, lines, write_lines, write_run
 
 

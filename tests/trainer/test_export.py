@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer
+from oneloop.backends._common.helpers import compare_outputs
 from oneloop.errors import DataError, ModelError
 from tests.backends.support import names, rows, tagged
 from tests.stacks import STACKS
@@ -85,6 +86,16 @@ def test_outputs_and_free_sizes_of_onnx_have_their_names(arguments, tmp_path):
 def test_without_data_there_is_nothing_to_read_inputs_off(backend, arguments):
     with pytest.raises(DataError, match="export needs an example batch"):
         Trainer(backend.classifier(), arguments()).export()
+
+
+def test_a_model_that_returns_nan_is_to_blame_itself():
+    nan, one = np.full((2, 2), np.nan, np.float32), np.ones((2, 2), np.float32)
+    ids = np.ones(2, np.int64)
+    with pytest.raises(ModelError, match="the outputs of the model itself are NaN"):
+        compare_outputs([ids, nan], [ids, nan])
+    with pytest.raises(ModelError, match="the outputs of the exported model differ"):
+        compare_outputs([ids, one], [ids, nan])
+    compare_outputs([ids, one], [ids, one])
 
 
 def test_a_forward_that_cannot_be_followed_says_why(arguments):

@@ -126,11 +126,17 @@ def compare_outputs(expected: list[Any], found: list[Any], tolerance: float = 1e
         one.shape == other.shape and np.allclose(one, other, rtol=tolerance, atol=tolerance)
         for one, other in zip(expected, found)
     )
-    if not close:
+    if close:
+        return
+    if any(np.isnan(each).any() for each in expected if each.dtype.kind == "f"):
         raise ModelError(
-            "the outputs of the exported model differ from the model's: its forward depends on Python values that "
-            "the export has frozen. Use tensor operations there, or an input_spec with fixed sizes."
+            "the outputs of the model itself are NaN for the batch that the exported model is compared on: its weights "
+            "are not finite, or the batch is not. Export a checkpoint from before, or correct the data."
         )
+    raise ModelError(
+        "the outputs of the exported model differ from the model's: its forward depends on Python values that "
+        "the export has frozen. Use tensor operations there, or an input_spec with fixed sizes."
+    )
 
 
 # -- checkpoints

@@ -216,7 +216,9 @@ def _simulated(
             _make_state(optimizer, local)
             tracker.label(_state_of(optimizer), "optimizer")
             tracker.start()
-            with core.engine.forward_context(), core.run.chunked.assumed(model, batch):
+            # log_metric has no log to add its values to.
+            quiet = core.run.logged_metrics.muted()
+            with core.engine.forward_context(), core.run.chunked.assumed(model, batch), quiet:
                 _update(trainer, args, model, batch, optimizer, local, strategy, gradients)
             held = tracker.held
         return StepMemory(

@@ -188,6 +188,9 @@ class HubPushes(Extension):
             "framework": backend.NAME,
             **self._card_facts,
         }
+        base = facts["finetuned_from"]
+        if base is not None and Path(base).is_dir():  # which the Hub does not have, and whose path says nothing there
+            facts |= {"finetuned_from": None, "finetuned_from_folder": Path(base).absolute().name}
         arguments = public(trainer.args.to_dict())
         defaults = type(trainer.args)(output_dir=trainer.args.output_dir).to_dict()
         return card.write(facts, arguments, defaults, copy.copy(state.log_history))
