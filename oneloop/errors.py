@@ -160,7 +160,9 @@ def _without(traceback: TracebackType | None, folders: tuple[str, ...]) -> Trace
     """A traceback without the frames of files in these folders."""
     kept = []
     while traceback is not None:
-        if not traceback.tb_frame.f_code.co_filename.startswith(folders):
+        file, module = traceback.tb_frame.f_code.co_filename, traceback.tb_frame.f_globals.get("__name__", "")
+        is_generated = file == "<string>" and module.startswith(f"{__package__}.")  # __init__ of a dataclass
+        if not file.startswith(folders) and not is_generated:
             kept.append(traceback)
         traceback = traceback.tb_next
     rest = None

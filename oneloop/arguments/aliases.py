@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .. import behaviour
-from ..errors import ArgumentError, UnknownArgumentError
+from ..errors import ArgumentError, OneloopError, UnknownArgumentError, shorten
 from . import fixed, values
 from .fields import declared, stored_fields, user_set_names
 from .sharding import as_fsdp, as_sharded_ddp, from_fsdp, from_sharded_ddp
@@ -333,6 +333,12 @@ class ArgumentsMeta(type):
     if not TYPE_CHECKING:  # for a type checker, signatures.pyi says what the constructors take
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return cls._make(*args, **kwargs)
+            except OneloopError as error:
+                raise shorten(error)  # noqa: B904 (it is the same error)
+
+        def _make(cls, *args: Any, **kwargs: Any) -> Any:
             if len(args) > 1:
                 raise ArgumentError(
                     f"{cls.__name__} accepts only output_dir as a positional argument, but got {len(args)}; pass the "

@@ -107,6 +107,28 @@ def test_pictures_are_shown(visit):
     _keep(page, "site-getting-started.png")
 
 
+CONTRAST = """() => {
+  const linear = (c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const parts = (color) => color.match(/[\\d.]+/g).map(Number);
+  const shares = [0.2126, 0.7152, 0.0722];
+  const light = (color) => parts(color).slice(0, 3).reduce((sum, c, i) => sum + linear(c / 255) * shares[i], 0);
+  const behind = (each) => {
+    const color = getComputedStyle(each).backgroundColor;
+    return parts(color)[3] === 0 && each.parentElement ? behind(each.parentElement) : color;
+  };
+  return [...document.querySelectorAll(".md-button")].map((each) => {
+    const [a, b] = [light(getComputedStyle(each).color), light(behind(each))];
+    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_buttons_can_be_read(visit, scheme):
+    contrasts = visit(scheme=scheme).evaluate(CONTRAST)
+    assert len(contrasts) == 3 and min(contrasts) >= 4.5, contrasts
+
+
 def test_dark_mode_follows_the_system(visit):
     shades = {
         scheme: visit(scheme=scheme).evaluate("getComputedStyle(document.body).backgroundColor")

@@ -324,12 +324,16 @@ def test_a_diverged_run_does_not_flatten_the_others(see, tmp_path):
         (NEAR | {"all": [50.0, 51.0, 52.0], "high": [60.0, 61.0, 62.0]}, 62.0),  # half of them
         ({"alone": [1.0, 2.0, 900.0]}, 900.0),
         ({"one": [0.5] * 3, "two": [0.5] * 3, "three": [0.5, 0.5, 0.52]}, 0.52),
+        ({"steady": [0.92, 0.92, 0.94], "from below": [0.3, 0.9, 0.94]}, 0.94),  # as an accuracy
+        ({"one": [5.0, 5.01], "two": [5.0, 5.02], "better": [5.0, 0.001]}, 5.02),
     ],
 )
 def test_what_is_not_far_away_sets_the_axis(see, tmp_path, losses, reaches):
     sight = see(several(tmp_path, **losses))
     sight.drawn()
-    assert axis(sight)[1] >= reaches and not sight.page.locator('[data-chart="loss"] .beyond').is_visible()
+    low, high = axis(sight)
+    assert low <= min(map(min, losses.values())) and high >= reaches
+    assert not sight.page.locator('[data-chart="loss"] .beyond').is_visible()
 
 
 def test_a_reward_that_falls_without_end(see, tmp_path):

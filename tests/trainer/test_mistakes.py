@@ -300,6 +300,17 @@ def test_a_traceback_shows_the_users_lines_and_the_message(trained, monkeypatch,
         assert places == ["forward", "test_a_traceback_shows_the_users_lines_and_the_message", "train", "train"]
 
 
+def test_a_traceback_of_arguments_has_no_frames_of_their_making(tmp_path, monkeypatch):
+    def frames():
+        with pytest.raises(ArgumentError, match="did you mean 'adamw_torch'") as caught:
+            TrainingArguments(tmp_path, optim="adam")
+        return [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+    assert frames() == ["frames", "__call__"]
+    monkeypatch.setenv("ONELOOP_FULL_TRACEBACK", "1")
+    assert {"validate", "to_member"} <= set(frames())
+
+
 def test_a_cause_within_libraries_is_not_shown(trained):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

@@ -201,7 +201,9 @@ class Chart {
     const top = middle(ends.map((e) => e.high)), bottom = -middle(ends.map((e) => -e.low));
     const size = Math.max(Math.abs(top), Math.abs(bottom));
     const height = Math.max(top - bottom, 0.01 * size) || 1;
-    const far = (e) => e.high > top + FAR * height || e.low < bottom - FAR * height;
+    // Divergence leads away from zero: a run that began lower, or that became better, is none.
+    const grown = (e) => Math.max(Math.abs(e.low), Math.abs(e.high)) > 2 * size;
+    const far = (e) => grown(e) && (e.high > top + FAR * height || e.low < bottom - FAR * height);
     this.far = ends.filter(far);
     const near = ends.filter((e) => !far(e));
     const least = Math.min(...near.map((e) => e.low)), most = Math.max(...near.map((e) => e.high));
