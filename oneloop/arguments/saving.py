@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from .. import behaviour, secrets
 from ..distributed.preemption import parse
 from ..enums import HubStrategy, SaveStrategy
+from ..errors import ArgumentError
 from . import values
 from .fields import Group, declare
 
@@ -43,6 +44,16 @@ class Saving(Group):
     )
     save_interval_minutes: float | None = arg(
         None, "Also save when the last checkpoint is this many minutes old.", low=0, never=(0,), shown="off"
+    )
+    snapshot_steps: int | None = arg(
+        None,
+        "Steps between snapshots: checkpoints in the memory of the machine, of which the newest is kept. A run whose "
+        "processes were killed is resumed from it.",
+        low=1,
+        shown="off",
+    )
+    snapshot_dir: str | None = arg(
+        None, "With snapshot_steps: a directory in memory.", shown="/dev/shm", per_process=True
     )
     save_async: bool = arg(True, "Write checkpoints in the background during training.")
     save_on_each_node: bool = arg(False, "With several machines: save on each machine instead of only the first.")
@@ -96,3 +107,9 @@ class Saving(Group):
             self.preemption_signals.append("SIGTERM")
         if self.save_strategy == "steps" and self.save_steps == 0:
             raise values.invalid("save_steps", 0, "at least 1 with save_strategy='steps', or a ratio between 0 and 1")
+        if self.snapshot_steps and (self.save_strategy == "no" or self.save_only_model):
+            given = "save_strategy='no'" if self.save_strategy == "no" else "save_only_model=True"
+            raise ArgumentError(
+                f"snapshot_steps={self.snapshot_steps} cannot be used with {given}: a run that is resumed from a "
+                "snapshot makes a checkpoint of it. Remove one of them."
+            )

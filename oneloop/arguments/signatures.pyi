@@ -291,6 +291,10 @@ class ArgumentFields(Group):
     """Maximum number of checkpoints to keep, including the best; with 1, the newest and the best."""
     save_interval_minutes: float | None = ...
     """Also save when the last checkpoint is this many minutes old."""
+    snapshot_steps: int | None = ...
+    """Steps between snapshots: checkpoints in the memory of the machine, of which the newest is kept. A run whose processes were killed is resumed from it."""
+    snapshot_dir: str | None = ...
+    """With snapshot_steps: a directory in memory."""
     save_async: bool = ...
     """Write checkpoints in the background during training."""
     save_on_each_node: bool = ...
@@ -911,6 +915,8 @@ class ArgumentFields(Group):
         save_steps: Number = 500,
         save_total_limit: Integer | None = None,
         save_interval_minutes: Number | None = None,
+        snapshot_steps: Integer | None = None,
+        snapshot_dir: Text | None = None,
         save_async: bool = True,
         save_on_each_node: bool = False,
         save_only_model: bool = False,
@@ -1293,6 +1299,8 @@ class ArgumentFields(Group):
             save_steps: Steps between checkpoints; a value below 1 is a ratio of all steps.
             save_total_limit: Maximum number of checkpoints to keep, including the best; with 1, the newest and the best.
             save_interval_minutes: Also save when the last checkpoint is this many minutes old.
+            snapshot_steps: Steps between snapshots: checkpoints in the memory of the machine, of which the newest is kept. A run whose processes were killed is resumed from it.
+            snapshot_dir: With snapshot_steps: a directory in memory.
             save_async: Write checkpoints in the background during training.
             save_on_each_node: With several machines: save on each machine instead of only the first.
             save_only_model: Save checkpoints without optimizer, scheduler and RNG state; no exact resume.
@@ -1691,6 +1699,8 @@ class GenerationFields(ArgumentFields):
         save_steps: Number = 500,
         save_total_limit: Integer | None = None,
         save_interval_minutes: Number | None = None,
+        snapshot_steps: Integer | None = None,
+        snapshot_dir: Text | None = None,
         save_async: bool = True,
         save_on_each_node: bool = False,
         save_only_model: bool = False,
@@ -2078,6 +2088,8 @@ class GenerationFields(ArgumentFields):
             save_steps: Steps between checkpoints; a value below 1 is a ratio of all steps.
             save_total_limit: Maximum number of checkpoints to keep, including the best; with 1, the newest and the best.
             save_interval_minutes: Also save when the last checkpoint is this many minutes old.
+            snapshot_steps: Steps between snapshots: checkpoints in the memory of the machine, of which the newest is kept. A run whose processes were killed is resumed from it.
+            snapshot_dir: With snapshot_steps: a directory in memory.
             save_async: Write checkpoints in the background during training.
             save_on_each_node: With several machines: save on each machine instead of only the first.
             save_only_model: Save checkpoints without optimizer, scheduler and RNG state; no exact resume.
@@ -2507,6 +2519,8 @@ class CompressionFields(ArgumentFields):
         save_steps: Number = 100,
         save_total_limit: Integer | None = None,
         save_interval_minutes: Number | None = None,
+        snapshot_steps: Integer | None = None,
+        snapshot_dir: Text | None = None,
         save_async: bool = True,
         save_on_each_node: bool = False,
         save_only_model: bool = False,
@@ -2905,6 +2919,8 @@ class CompressionFields(ArgumentFields):
             save_steps: Steps between checkpoints; a value below 1 is a ratio of all steps.
             save_total_limit: Maximum number of checkpoints to keep, including the best; with 1, the newest and the best.
             save_interval_minutes: Also save when the last checkpoint is this many minutes old.
+            snapshot_steps: Steps between snapshots: checkpoints in the memory of the machine, of which the newest is kept. A run whose processes were killed is resumed from it.
+            snapshot_dir: With snapshot_steps: a directory in memory.
             save_async: Write checkpoints in the background during training.
             save_on_each_node: With several machines: save on each machine instead of only the first.
             save_only_model: Save checkpoints without optimizer, scheduler and RNG state; no exact resume.

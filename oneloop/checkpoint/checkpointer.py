@@ -34,10 +34,12 @@ from .model_files import ModelFiles
 from .output_directory import OutputDirectory
 from .reader import Checkpoint
 from .saved_run import SavedRun
+from .snapshots import Snapshots
 from .writer import Ends, SaveWriter
 
 logger = logging.getLogger(__name__)
 
+_SNAPSHOT = "snapshot-"
 _GOES_ON = "Training continues. Free some space or repair the disk; the next save tries again."
 
 
@@ -67,6 +69,7 @@ class Save:
     step: int
     target: str  # its path as in the arguments, for the state and messages
     path: Path
+    place: OutputDirectory | Snapshots
     run_id: str
     reason: str
     state: Any
@@ -75,6 +78,15 @@ class Save:
     needed: tuple[Path, ...]  # other checkpoints that parts of the run may need
     is_open: bool  # an override of _save_checkpoint may add files when it is complete
     rotates_in_main_thread: bool  # older checkpoints are deleted there: an override does it, or has to add files first
+
+    @property
+    def is_snapshot(self) -> bool:
+        return isinstance(self.place, Snapshots)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{_SNAPSHOT}{self.step}" if self.is_snapshot else self.path.name
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,7 @@ class Checkpointer:
         self.run, self.core, self.trainer = run, core, core.trainer
         self.best = BestModel()
         self.directory: OutputDirectory = core.extensions.output_directory(run) or OutputDirectory(run)
+        self.snapshots = Snapshots(run)
         self.model_files = ModelFiles(core)
         self.capture = Capture(run, self.model_files)
         self.writes = core.trainer.args.should_save  # this process writes whole checkpoints
@@ -141,15 +154,30 @@ class Checkpointer:
     def save(self) -> None:
         """Everything that a resumed run needs, in output_dir/checkpoint-STEP: the state of all processes is gathered
         and copied, and passed to the writer."""
-        trainer = self.trainer
-        self.wait(f"{store.PREFIX}-{trainer.state.global_step}")
+        self.wait(f"{store.PREFIX}-{self.trainer.state.global_step}")
         self._is_saving = True
+        self._save_to(self.directory)
+        self.snapshots.plan_next()
+
+    def take_snapshot(self) -> None:
+        """The same, in memory, unless a save is still being written. A collective on several processes."""
+        is_busy = any(busy for (busy,) in self.core.processes.all_gather([self.writer.is_busy]))
+        self.snapshots.plan_next(is_retried=is_busy)
+        if is_busy:
+            return
+        self.finalize_completed()
+        for part in self.run.parts.having("check_pending"):
+            part.check_pending()
+        self._save_to(self.snapshots)
+
+    def _save_to(self, place: OutputDirectory | Snapshots) -> None:
+        trainer = self.trainer
         trainer.store_flos()
         for part in self.run.parts.having("before_save"):
             part.before_save()
-        save = self._new_save()
-        ends = partial(self._on_commit, save), partial(self._rollback_best, save)
-        parts = self._sharded_save(save.step)
+        save = self._new_save(place)
+        ends = partial(self._on_commit, save), partial(self._on_failure, save)
+        parts = self._sharded_save(save)
         gathered, stage = None, None if parts is None else parts.stage
         if not trainer.args.save_only_model:
             try:
@@ -164,30 +192,33 @@ class Checkpointer:
         else:
             self._save_sharded(save, parts, gathered, ends)
 
-    def _new_save(self) -> Save:
+    def _new_save(self, place: OutputDirectory | Snapshots) -> Save:
         """The state at this moment, which the run may change while it is being written."""
         trainer, scheduled = self.trainer, self.is_scheduled
         trainer.state.stateful_callbacks = callback_states(trainer)
         state = copy.copy(trainer.state)
         name = f"{store.PREFIX}-{state.global_step}"
-        target, path = str(Path(self.directory.display_path) / name), self.directory.path / name
-        if self.best.is_new:
+        target, path = str(Path(place.display_path) / name), place.path / name
+        is_snapshot = isinstance(place, Snapshots)
+        if self.best.is_new and not is_snapshot:
             state.best_model_checkpoint = target
         state.log_history = list(state.log_history)
         reason = "best" if self.best.asks_for_save and not self._is_kept(path) else "save"
         is_open = is_overridden(trainer, "_save_checkpoint")
+        rotates = is_open or is_overridden(trainer, "_rotate_checkpoints")
         return Save(
             step=state.global_step,
             target=target,
             path=path,
+            place=place,
             run_id=self.run.id,
-            reason=reason,
+            reason="snapshot" if is_snapshot else reason,
             state=state,
             best_before=self.best.before,
             is_scheduled=scheduled,
             needed=() if scheduled else self.run.parts.checkpoints_to_keep(),
             is_open=is_open,
-            rotates_in_main_thread=is_open or is_overridden(trainer, "_rotate_checkpoints"),
+            rotates_in_main_thread=rotates and not is_snapshot,
         )
 
     @property
@@ -222,8 +253,8 @@ class Checkpointer:
             return
         if stage is not None:
             store.discard(stage)
-        self.writer.refuse(error, save.target)
-        self._rollback_best(save)
+        self.writer.refuse(error, save.name if save.is_snapshot else save.target)
+        self._on_failure(save)
         if not self.core.mesh.is_single:
             self.finalize_completed()
 
@@ -235,7 +266,7 @@ class Checkpointer:
         stage, error = None, None
         if self.writes:
             try:
-                stage = self.directory.open_stage(save.step)
+                stage = save.place.open_stage(save.step)
             except OSError as raised:
                 error = raised
         told = self.core.processes.broadcast_object(None if stage is None else str(stage))
@@ -252,7 +283,7 @@ class Checkpointer:
                 self.finalize_completed()
                 return
             try:
-                stage = stage or self.directory.open_stage(save.step)
+                stage = stage or save.place.open_stage(save.step)
                 contents = self.capture.checkpoint(stage, save.state, gathered)
             except (OSError, NonFiniteError) as error:
                 self._abort_save(error, save, ends, stage)
@@ -266,18 +297,19 @@ class Checkpointer:
         def job() -> None:
             try:
                 finite_values.check(contents, names, save.path.name)
+                save.place.describe(contents.size)
                 check_free_space(stage, contents.size)
                 self._commit(save, stage, contents.write(stage))
             except BaseException:
                 store.discard(stage)
                 raise
 
-        self.writer.submit(job, ends, save.path.name, self.in_background)
+        self.writer.submit(job, ends, save.name, self._is_in_background(save))
         self.finalize_completed()
 
     # -- written by all processes, each with its own tensors
 
-    def _sharded_save(self, step: int) -> sharded.ShardedSave | None:
+    def _sharded_save(self, save: Save) -> sharded.ShardedSave | None:
         """Where all processes write their parts: a staged directory on a disk that they share, or one on each machine
         and from there to object storage. None if one of them writes everything: the strategy does not shard, an
         override writes the model itself, or there is neither."""
@@ -292,7 +324,7 @@ class Checkpointer:
         stage = None
         if core.mesh.is_main:
             try:
-                stage = self.directory.open_stage(step)
+                stage = save.place.open_stage(save.step)
             except OSError:  # tried again, and reported if it fails, when one process writes
                 stage = None
         told = processes.broadcast_object(None if stage is None else str(stage))
@@ -300,7 +332,7 @@ class Checkpointer:
             return None
         if all(seen for (seen,) in processes.all_gather([Path(told).is_dir()])):
             return sharded.OnSharedDisk(Path(told))
-        return self.directory.sharded_save(step, stage)
+        return save.place.sharded_save(save.step, stage)
 
     def _save_sharded(self, save: Save, parts: sharded.ShardedSave, gathered: GatheredState | None, ends: Ends) -> None:
         core, stage = self.core, parts.stage
@@ -322,7 +354,7 @@ class Checkpointer:
         check = partial(finite_values.check, contents, finite_values.names(), save.path.name)
         if not core.mesh.is_main:
             part = partial(sharded.write_part, parts, core.mesh.rank, contents, size, check)
-            self.writer.submit(part, ends, save.path.name, background=True, is_shard=True)
+            self.writer.submit(part, ends, save.name, background=True, is_shard=True)
             self._end_of_shards()
             return
 
@@ -331,6 +363,7 @@ class Checkpointer:
             try:
                 try:
                     check()
+                    save.place.describe(parts.bytes_needed(contents.size, size))
                     check_free_space(stage, parts.bytes_needed(contents.size, size))
                     facts = parts.send(contents.write(stage))
                 except Exception:
@@ -344,7 +377,7 @@ class Checkpointer:
                 raise
 
         self.writer.await_shards()
-        self.writer.submit(job, ends, save.path.name, background=True)
+        self.writer.submit(job, ends, save.name, background=True)
         self._end_of_shards()
 
     def _end_of_shards(self) -> None:
@@ -357,14 +390,16 @@ class Checkpointer:
     # -- the commit, in the thread that writes, and what follows it in the main thread
 
     def _commit(self, save: Save, stage: Path, facts: dict[str, Any], parts: sharded.ShardedSave | None = None) -> None:
-        generation, publish = self.directory.generation, None if parts is None else parts.publish
+        generation, publish = save.place.generation, None if parts is None else parts.publish
         facts_of_run = save.step, save.run_id, save.reason
         checkpoint = store.commit(stage, *facts_of_run, facts, save.is_open, generation, publish)
         if not save.rotates_in_main_thread:
-            self.directory.delete_superseded(save.target, save.state.best_model_checkpoint, save.needed, checkpoint)
+            save.place.delete_superseded(save.target, save.state.best_model_checkpoint, save.needed, checkpoint)
 
     def _on_commit(self, save: Save) -> None:
         """Called when it is complete. on_save follows at once, or when an override has added its files."""
+        if save.is_snapshot:
+            return
         self.last_saved = save.target
         self.mark_saved()
         for part in self.run.parts.having("checkpoint_saved"):
@@ -412,9 +447,11 @@ class Checkpointer:
         self.directory.upload(save.path, save.state.best_model_checkpoint, is_whole)
         self.core.extensions.checkpoint_saved(save.state)
 
-    def _rollback_best(self, save: Save) -> None:
+    def _on_failure(self, save: Save) -> None:
         """Called when a save has failed: if it was that of the best model, the previous one is the best that can be
         loaded."""
+        if save.is_snapshot:
+            return
         state = self.trainer.state
         self.failed_step = save.step
         if state.best_global_step == save.step:
@@ -422,6 +459,8 @@ class Checkpointer:
 
     def _consequence(self, name: str) -> str:
         """What follows from a failed save, for its message; called in the thread that writes."""
+        if name.startswith(_SNAPSHOT):
+            return "Training continues; should it be killed, it is resumed from an older state."
         kept = f"{Path(self.last_saved).name} is unaffected. " if self.last_saved else ""
         return kept + ("It was the last save." if self.run.plan.is_over(int(name.rpartition("-")[2])) else _GOES_ON)
 
@@ -475,6 +514,10 @@ class Checkpointer:
             return True
         return not any(class_overrides(type(each), "on_save") for each in trainer.callback_handler.callbacks)
 
+    def _is_in_background(self, save: Save) -> bool:
+        """Nobody is told of a snapshot."""
+        return self.trainer.args.save_async if save.is_snapshot else self.in_background
+
     def finalize_completed(self) -> None:
         """Call on_save for every save that was committed since the last call. A collective on several processes, so
         that all call it at the same step."""
@@ -521,4 +564,8 @@ class Checkpointer:
     def undo_after(self, step: int) -> None:
         """The run returns to this step: delete its later checkpoints, which a resume would take for the newest. A
         collective."""
-        self.core.processes.run_on_main(lambda: self.directory.delete_later(step), "deleting later checkpoints")
+        self.core.processes.run_on_main(lambda: self._delete_later(step), "deleting later checkpoints")
+
+    def _delete_later(self, step: int) -> None:
+        self.directory.delete_later(step)
+        self.snapshots.remove_after(step)

@@ -133,6 +133,9 @@ class OutputDirectory:
             )
         return None
 
+    def describe(self, size: int) -> None:
+        """Of snapshots: how much memory they take."""
+
     # -- the lock
 
     def lock(self) -> None:

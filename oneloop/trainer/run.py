@@ -153,6 +153,7 @@ class Run:
         if args.save_strategy != "no" or args.load_best_model_at_end:
             directory.lock()
             self._remove_leftovers()
+            self.checkpointer.snapshots.restore(wanted)
         elif directory.try_lock():
             self._remove_leftovers()
             directory.release()
@@ -239,6 +240,7 @@ class Run:
             resume.load_state(trainer, checkpoint)
             resume.keep_global_batch(self, checkpoint)
         self.plan = self._plan_steps(self._cooldown(checkpoint))
+        self.checkpointer.snapshots.check()
         for part in self.parts:
             part.plan_ready()
         self.checkpointer.model_files.begin()
@@ -268,6 +270,7 @@ class Run:
         self.skipped_steps = frozenset(step for part in self.parts for step in part.skipped_steps)
         self.events.start(None if checkpoint is None else checkpoint.path)
         self.directory.start_uploads()
+        self.checkpointer.snapshots.begin()
         trainer.callback_handler.refresh()
         trainer.control = TrainerControl()
         if checkpoint is None:
@@ -432,6 +435,8 @@ class Run:
         metrics.update(core.memory.of_init)
         trainer.log(metrics)
         self.checkpointer.report_unsaved()
+        if core.mesh.is_main:
+            self.checkpointer.snapshots.remove()
         self.events.end()
         with self.checkpointer.model_files.saving_for_callbacks():
             self.call("on_train_end")

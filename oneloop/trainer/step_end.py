@@ -28,10 +28,12 @@ class StepEnd:
         self.run, self.core, self.trainer = run, run.core, run.core.trainer
         self.steps_by_metric = False  # the schedule follows evaluations, not updates
         self._ignore_keys: list[str] | None = None
+        self._takes_snapshots = False
         self.eval_loaders: dict[str, Any] = {}  # with persistent workers, by the name of the dataset
 
     def start(self, ignore_keys: list[str] | None) -> None:
         self._ignore_keys = ignore_keys
+        self._takes_snapshots = self.trainer.args.snapshot_steps is not None
 
     def keep_loaders(self, loaders: dict[str, Any]) -> None:
         """A dict in which a subclass keeps its evaluation loaders."""
@@ -86,6 +88,8 @@ class StepEnd:
         if trainer.control.should_save:
             trainer.control.should_save = False
             checkpointer.request()
+        elif self._takes_snapshots and checkpointer.snapshots.is_due():
+            checkpointer.take_snapshot()
         elif not checkpointer.capture.is_reserved:
             checkpointer.capture.reserve_memory()
         if checkpointer.best.is_new:

@@ -18,6 +18,7 @@ IN_PART_ON_PADDLE = (
     "test_an_error_anywhere_in_a_save",
     "test_other_troubles_of_disks",
     "test_exit_status_of_the_interpreter",
+    "test_killed_while_one_is_written",
 )
 IN_DEFAULT = (
     "test_an_error_anywhere_in_a_save[paddle-files-ENOSPC-background]",

@@ -1,7 +1,7 @@
 """Processes that are killed at random, again and again, until the run gets through. As a program:
 
     OMP_NUM_THREADS=1 python -m tests.distributed.kills [--seeds 12] [--kills 18] [--processes 2] [--sharding stage2]
-        [--adapter] [--layout tp2]
+        [--adapter] [--layout tp2] [--set snapshot_steps=7]
 
 After every kill the others have to leave by themselves and the newest checkpoint has to be whole; at its end a run has
 to have the bytes and the log of one that was never killed. It prints how many kills there were, and ends with status 1
@@ -100,6 +100,7 @@ def main():
     parser.add_argument("--sharding", default="")
     parser.add_argument("--adapter", action="store_true", help="train LoRA")
     parser.add_argument("--layout", default="", choices=("", *LAYOUTS), help="divide the model")
+    parser.add_argument("--set", action="append", default=[], help="NAME=JSON for TrainingArguments")
     asked = parser.parse_args()
     load()
     if asked.layout:
@@ -109,6 +110,7 @@ def main():
     if asked.adapter:
         import peft  # noqa: F401
     argv, total = options(asked.steps, asked.sharding, asked.adapter, asked.layout), 0
+    argv += [word for given in asked.set for word in ("--set", given)]
     with tempfile.TemporaryDirectory() as folder:
         unbroken = unbroken_run(Path(folder) / "unbroken", asked.processes, argv)
         for seed in range(asked.first, asked.first + asked.seeds):
