@@ -154,6 +154,19 @@ def unsupported_weight_average(
     )  # fmt: skip
 
 
+def whole_logits(title: str) -> tuple[UnsupportedValue, UnsupportedValue]:
+    return (
+        UnsupportedValue(
+            "chunked_loss", "True", lambda args: bool(args.chunked_loss), f"{title} has whole logits in this release",
+            "remove it",
+        ),
+        UnsupportedValue(
+            "chunked_loss_layer", "any", lambda args: args.chunked_loss_layer is not None,
+            f"{title} has whole logits in this release", "remove it",
+        ),
+    )  # fmt: skip
+
+
 def no_invariance(title: str) -> UnsupportedValue:
     return UnsupportedValue(
         "world_invariant", "True", lambda args: args.world_invariant,

@@ -392,6 +392,12 @@ SAVING = {
     "save_interval_minutes": shows(
         probes.checkpoints, (None, []), (1e-9, [f"checkpoint-{step}" for step in (1, 2, 3, 4)])
     ),
+    "snapshot_steps": shows(
+        probes.snapshots, (None, []), (1, [1, 2, 3]), (2, [2]), save_strategy="steps", save_steps=50, save_async=False
+    ),
+    "snapshot_dir": shows(
+        probes.snapshot_folder, (None, False), ("here", True), snapshot_steps=2, save_strategy="steps", save_steps=50
+    ),
     "save_async": shows(probes.writing_threads, (True, ["oneloop-save"]), (False, ["MainThread"]), **saving),
     "preemption_signals": shows(
         probes.left_on(signal.SIGUSR1), ([], [1, 2, 3, 4]), (["SIGTERM"], [1, 2, 3, 4]), (["SIGUSR1"], [1, 2])

@@ -20,6 +20,7 @@ import torch
 from oneloop import EarlyStoppingCallback, Trainer, TrainerCallback
 from oneloop.backends import loading
 from oneloop.checkpoint import store
+from oneloop.checkpoint.checkpointer import Checkpointer
 from oneloop.distributed.collectives import ProcessGroup
 from oneloop.distributed.preemption import Preempted
 from oneloop.errors import OneloopError
@@ -571,6 +572,30 @@ def writing_threads(tiny_run):
         patch.setattr(store, "commit", commit)
         tiny_run.train()
     return sorted(names)
+
+
+def snapshots(tiny_run):
+    """The steps of the snapshots that a run takes."""
+    steps, begin = [], Checkpointer.take_snapshot
+
+    def take(checkpointer):
+        steps.append(checkpointer.trainer.state.global_step)
+        begin(checkpointer)
+
+    with tiny_run.monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "take_snapshot", take)
+        tiny_run.train()
+    return steps
+
+
+def snapshot_folder(tiny_run):
+    """Whether snapshots are in the directory that was named."""
+    folder = tiny_run.output.parent / "here"
+    folder.mkdir()
+    if tiny_run.given.get("snapshot_dir"):
+        tiny_run.given["snapshot_dir"] = str(folder)
+    tiny_run.train()
+    return any(folder.iterdir())
 
 
 def event_folders(tiny_run):

@@ -52,6 +52,7 @@ RANGES = {
     "device_peak_flops": ">= 0, != 0",
     "save_total_limit": ">= 1",
     "save_interval_minutes": ">= 0, != 0",
+    "snapshot_steps": ">= 1",
     "local_rank": ">= -1",
     "sharding_degree": ">= -1, != 0",
     "tensor_parallel_size": ">= 1",

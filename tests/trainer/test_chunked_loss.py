@@ -262,7 +262,10 @@ def test_a_framework_that_has_whole_logits_says_so(backend, trained):
         pytest.skip("supported here")
     with pytest.raises(UnsupportedError, match="has whole logits in this release"):
         trained(backend.language_model(), samples(), **ON)
-    trained(backend.language_model(), samples(), **OPTIONS)
+    named = {name: value for name, value in OPTIONS.items() if name != "chunked_loss_layer"}
+    trained(backend.language_model(), samples(), **named)
+    with pytest.raises(UnsupportedError, match="chunked_loss_layer='head' cannot be used"):
+        trained(backend.language_model(), samples(), **named | {"chunked_loss_layer": "head"})
 
 
 def test_the_arguments(tmp_path):

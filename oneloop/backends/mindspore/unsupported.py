@@ -8,6 +8,7 @@ from ...arguments.unsupported import (
     static_graph,
     target_modules,
     unsupported_drawn_order,
+    whole_logits,
 )
 from ...distributed.world import world
 
@@ -66,6 +67,7 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
     unsupported_drawn_order("MindSpore"),
     fsdp_config(),
     no_invariance("MindSpore"),
+    *whole_logits("MindSpore"),
     static_graph("MindSpore", lambda: world().size),
     UnsupportedValue(
         "gradient_checkpointing_kwargs", "any", lambda args: bool(args.gradient_checkpointing_kwargs),

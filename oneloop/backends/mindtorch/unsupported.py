@@ -1,6 +1,12 @@
 """What is not supported under mindnlp, where torch is mindtorch on MindSpore, in addition to torch's refusals."""
 
-from ...arguments.unsupported import UnsupportedValue, no_invariance, unsupported_drawn_order, unsupported_tracing
+from ...arguments.unsupported import (
+    UnsupportedValue,
+    no_invariance,
+    unsupported_drawn_order,
+    unsupported_tracing,
+    whole_logits,
+)
 from ...optim.catalog import ADAMW_NAMES
 
 _NO_COMPILER = "torch.compile returns the model unchanged there"
@@ -22,6 +28,7 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
         "mindtorch has no other optimizers", 'optim="adamw_torch" or "sgd"',
     ),
     no_invariance("mindtorch"),
+    *whole_logits("mindtorch"),
     unsupported_drawn_order("mindtorch"),
     UnsupportedValue(
         "profile", "any", lambda args: bool(args.profile), "torch.profiler does not record mindtorch operators",

@@ -14,6 +14,7 @@ from ...arguments.unsupported import (
     unsupported_drawn_order,
     unsupported_tracing,
     unsupported_weight_average,
+    whole_logits,
 )
 from ...distributed.world import world
 
@@ -134,5 +135,6 @@ UNSUPPORTED: tuple[UnsupportedValue, ...] = (
     unsupported_drawn_order("Paddle"),
     fsdp_config(),
     no_invariance("Paddle"),
+    *whole_logits("Paddle"),
     static_graph("Paddle", lambda: world().size),
 )  # fmt: skip
