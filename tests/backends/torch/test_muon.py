@@ -162,3 +162,10 @@ def test_other_frameworks_have_none(arguments, backend):
         arguments(**RUN).check_backend(backend, "cpu")
     with pytest.raises(UnsupportedError, match="optim_target_modules.*GaLore, APOLLO and Muon"):
         arguments(**RUN, optim_target_modules="all-linear").check_backend(backend, "cpu")
+
+
+def test_divided_matrices_are_shared_out_by_work():
+    from oneloop.backends.torch.divided_muon import _owners
+
+    assert _owners([(8, 8)] * 5, (4, 6)) == [4, 6, 4, 6, 4]
+    assert _owners([(64, 64), (8, 8), (8, 16), (8, 8)], (0, 1)) == [0, 1, 1, 1]
