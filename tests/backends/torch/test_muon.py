@@ -145,15 +145,15 @@ def test_an_update_that_is_not_finite_is_skipped(arguments):
     assert all(torch.isfinite(s["momentum_buffer"]).all() for s in trainer.optimizer.state.values() if len(s) == 1)
 
 
-def test_whole_matrices_are_needed(arguments, monkeypatch):
+def test_deepspeed_has_no_matrices(arguments, monkeypatch):
+    """Only its buffers; what else divides matrices is in tests/distributed/test_layouts.py."""
     monkeypatch.setattr(unsupported, "world", lambda: type("World", (), {"size": 2}))
-    for given, fine in (({}, True), ({"sharding": "stage1"}, True), ({"sharding": "stage2"}, False)):
-        args = arguments(**RUN | given)
-        if fine:
-            args.check_backend("torch", "cpu")
-            continue
-        with pytest.raises(UnsupportedError, match="optim='muon'.*needs whole matrices.*stage1"):
-            args.check_backend("torch", "cpu")
+    monkeypatch.setattr(unsupported.packages, "installed", lambda module: True)
+    for given in ({}, {"sharding": "stage1"}, {"sharding": "stage2"}, {"sharding": "stage3"}):
+        arguments(**RUN | given).check_backend("torch", "cpu")
+    args = arguments(**RUN | {"deepspeed": {"zero_optimization": {"stage": 2}}})
+    with pytest.raises(UnsupportedError, match="optim='muon'.*needs whole matrices.*stage2"):
+        args.check_backend("torch", "cpu")
 
 
 @pytest.mark.parametrize("backend", ["paddle", "mindspore"])
