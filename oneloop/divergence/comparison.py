@@ -21,7 +21,7 @@ from ..formats.trace_file import Record, Trace
 
 THRESHOLD = 6.0
 # Where something differs, the first place is one that is so many times farther apart than rounding explains. Without a
-# difference, none of 600 pairs of runs was (tests/divergence/search.py).
+# difference, none in 400 pairs of runs was (tests/divergence/search.py).
 DOUBTFUL = 4.0
 PRECISION = 6 * digests.ROUNDING["float32"]  # of a digest, relative to the norm
 UNMEASURED = 64.0  # roundings of the norm, where rounding errors were not measured

@@ -257,9 +257,9 @@ def test_divided_sequences_agree_with_whole_ones(tmp_path, runs):
     alone = runs("sequence")
     found = compare_runs(alone, tmp_path / "0")
     assert found.agrees and found.steps == [0, 1] and not found.only[0] and not found.only[1], to_text(found)
-    whole, divided = (
-        {record.key: record for record in _traces(folder)[0].records} for folder in (alone, tmp_path / "0")
-    )
+    first = [_traces(folder)[0] for folder in (alone, tmp_path / "0")]
+    assert first[0].columns == first[1].columns and first[0].samples == first[1].samples, "of a batch that both have"
+    whole, divided = ({record.key: record for record in trace.records} for trace in first)
     for kind in ("output", "output_gradient", "gradient"):
         every = [record for key, record in whole.items() if key[0] == kind and record.norm > 1e-6 and key in divided]
         assert len(every) > 20
