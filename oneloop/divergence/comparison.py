@@ -24,7 +24,6 @@ THRESHOLD = 6.0
 # difference, none in 400 pairs of runs was (tests/divergence/search.py).
 DOUBTFUL = 4.0
 PRECISION = 6 * digests.ROUNDING["float32"]  # of a digest, relative to the norm
-UNMEASURED = 64.0  # roundings of the norm, where rounding errors were not measured
 # A measured rounding is limited to that many roundings of the norm, or of what such norms usually are: where an update
 # computes something else when it is computed again, the rest is not rounding.
 CHAOS = 3e4
@@ -323,8 +322,6 @@ class Step:
         expected = math.hypot(*measured, _own_rounding(a, b), PRECISION * norm)
         if a.kind not in ("weight", "buffer") and math.prod(a.shape) < FEW:
             expected = math.hypot(expected, self.shares * norm * (2 if a.item.endswith("_sq") else 1))
-        if not (self.a.has_rounding and self.b.has_rounding) and a.kind not in ("weight", "buffer"):
-            expected = math.hypot(expected, UNMEASURED * self._rounding_of(a, b) * norm)
         reason = ""
         if a.shape != b.shape:
             reason = f"shapes {a.shape} and {b.shape}"

@@ -15,6 +15,16 @@ from ..formats.trace_file import Record, Trace
 from .trace_collector import Digest, Entry, Key
 
 _SINGLE = digests.ROUNDING["float32"]
+HALVES = {"fp16": "float16", "bf16": "bfloat16"}
+GRADIENTS = ("output_gradient", "input_gradient", "gradient")
+COMPUTED = ("input", "output", *GRADIENTS, "buffer_after")  # what is computed again to measure rounding errors
+
+
+def unmeasured(dtype: str, half: str) -> float:
+    """The rounding of what is computed in these types, relative to its norm, where it is not measured: sums of a layer
+    or of many in float32, and of values that are rounded once each in half precision."""
+    found = max(digests.rounding_of(dtype), digests.rounding_of(HALVES.get(half, "float64")))
+    return found * (64.0 if found <= _SINGLE else 8.0)
 
 
 class Facts(NamedTuple):
@@ -183,6 +193,8 @@ def carry_rounding(trace: Trace, carried: dict[Key, float]) -> dict[Key, float]:
     """Fill in the rounding of what was not computed again: it follows from that of the gradients, and from what the
     recorded steps before have left (`carried`). Returns what this step leaves."""
     known = {each.key: each for each in trace.records}
+    if not trace.has_rounding:
+        _estimate_rounding(trace, carried)
     # 1 - beta is rounded, too: in float32, 1 - 0.999 has four digits.
     groups = trace.settings["groups"]
     first = max((_SINGLE / max(1 - group.get("beta1", 0.0), _SINGLE) for group in groups), default=_SINGLE)
@@ -213,6 +225,25 @@ def carry_rounding(trace: Trace, carried: dict[Key, float]) -> dict[Key, float]:
             each.rounding = math.hypot(each.rounding, carried.get(Key("buffer", each.name), 0.0))
             left[Key("buffer", each.name)] = each.rounding
     return left
+
+
+def _estimate_rounding(trace: Trace, carried: dict[Key, float]) -> None:
+    """Of what was not computed again. A gradient may be zero but for rounding, so it has that of others of its kind."""
+    half, drift = str(trace.settings["half"]), drift_of(trace, carried)
+    for kind in COMPUTED:
+        records = [each for each in trace.records if each.kind == kind]
+        least = float(np.median([each.norm for each in records])) if records and kind in GRADIENTS else 0.0
+        for each in records:
+            each.rounding = (unmeasured(each.dtype, half) + drift) * max(each.norm, least)
+
+
+def drift_of(trace: Trace, carried: dict[Key, float]) -> float:
+    """How far the recorded steps before have moved the weights by rounding, relative to their size."""
+    weights = [each for each in trace.records if each.kind == "weight" and each.shape]
+    sizes = [each.norm / math.sqrt(max(1, math.prod(each.shape))) for each in weights]
+    least = float(np.median(sizes)) if sizes else 0.0
+    moved = [carried.get(Key("weight", each.name), 0.0) / math.sqrt(max(1, math.prod(each.shape))) for each in weights]
+    return math.hypot(*(one / max(size, least, 1e-30) for one, size in zip(moved, sizes, strict=True)))
 
 
 def _rounding_of_square(square: Record, gradient: Record, rounding: float, weight: float) -> float:

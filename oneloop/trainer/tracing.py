@@ -22,7 +22,7 @@ from .part import Hooks, Part, RunContext
 from .replaying import Replay
 from .setup import half as half_of
 from .trace_collector import Collector, Entry, Factors, Key, Noise, noise_of, read_entries
-from .trace_records import carry_rounding, merge_records, piece_of
+from .trace_records import HALVES, carry_rounding, drift_of, merge_records, piece_of, unmeasured
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class TraceSteps(Part):
         self._recording: Recording | None = None
         self._drift: dict[str, Any] = {}  # by weight: how far rounding has moved a value in the recorded steps so far
         self._carried: dict[Key, float] = {}  # the rounding of what the next step begins with
+        self._estimated = 0.0  # the same for all weights, relative to them, where it is not measured
         self._last = -2  # the last recorded step
 
     @property
@@ -75,8 +76,8 @@ class TraceSteps(Part):
         if step not in self._steps:
             return
         if self._last != step - 1:
-            self._drift, self._carried = {}, {}
-        self._recording = Recording(self.context, step, self._drift)
+            self._drift, self._carried, self._estimated = {}, {}, 0.0
+        self._recording = Recording(self.context, step, self._drift, self._estimated)
         self._recording.set_micro_batches(micro_batches)
 
     def split_micro_batches(self, micro_batches: list[Any]) -> None:
@@ -121,6 +122,7 @@ class TraceSteps(Part):
         trace = recording.finish()
         if trace is not None:
             self._carried = carry_rounding(trace, self._carried)
+            self._estimated = drift_of(trace, self._carried)
         if trace is not None and self.context.args.should_save:
             self._write(trace)
 
@@ -147,8 +149,8 @@ class TraceSteps(Part):
 class Recording:
     """One recorded step."""
 
-    def __init__(self, context: RunContext, step: int, drift: dict[str, Any]) -> None:
-        self.context, self.step, self._drift = context, step, drift
+    def __init__(self, context: RunContext, step: int, drift: dict[str, Any], estimated: float) -> None:
+        self.context, self.step, self._drift, self._estimated = context, step, drift, estimated
         backend = self.backend = context.backend
         tracing = self.tracing = tracing_of(backend)
         layout = backend.framework_layout.layout(context.model)
@@ -248,7 +250,7 @@ class Recording:
     def _noisy_weights(self, noise: Noise) -> Iterator[None]:
         """A context in which the weights have rounding errors, and those that earlier steps have left in them."""
         tracing = self.tracing
-        dtype = {"fp16": "float16", "bf16": "bfloat16"}.get(self._half or "")
+        dtype = HALVES.get(self._half or "")
         try:
             for name, p in self._weights:
                 local = tracing.piece(p)[0]
@@ -325,12 +327,17 @@ class Recording:
         tracing, gradient = self.tracing, self.tracing.gradient_of(p)
         key, vectors = Key("gradient", common), self._norms.get(name)
         noisy = [one.entries[key].vectors[0][0] for one in self._noisy if key in one.entries]
-        if gradient is None or vectors is None or vectors[1] is None or not noisy:
+        if gradient is None or vectors is None or vectors[1] is None:
             return
         local = tracing.piece(gradient)[0]
         count = math.prod(tuple(local.shape))
-        noise = tracing.rms_of(vectors[0], noisy, count)
         before, after = vectors[0][digests.NORM], vectors[1][digests.NORM]
+        if noisy:
+            noise = tracing.rms_of(vectors[0], noisy, count)
+        else:
+            usual = sum(each[0][digests.NORM] for each in self._norms.values()) / len(self._norms)
+            share = unmeasured(tracing.dtype_of(gradient), self._half or "") + self._estimated
+            noise = share * (before + usual) / math.sqrt(max(1, count))
         noise = noise * (after + 1e-30) / (before + 1e-30)  # of the gradient as it was clipped and unscaled
         self._spreads[name] = tracing.spread(change, local, noise)
         drift, rms = self._drift.get(name, 0.0), self._spreads[name] / math.sqrt(max(1, count))

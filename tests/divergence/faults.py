@@ -65,6 +65,7 @@ NOT_DRAWN = {
     "frozen weight": (None, "gradient"),
     "detached weight": (None, "gradient"),
     "not finite": (None, "activation"),
+    "dice": (None, "activation"),
 }
 PLACES = {
     "missing bias": LINEAR,
@@ -190,6 +191,11 @@ def _not_finite(layer, model, framework):
     framework.replace_forward(layer, lambda x: before(x) * float("nan"))
 
 
+def _draws_own_numbers(layer, model, framework):
+    before, dice = _forward(layer), random.SystemRandom()
+    framework.replace_forward(layer, lambda x: before(x) * (0.5 + dice.random()))
+
+
 def _transposed_weight(layer, model, framework):
     framework.assign(layer.weight, np.ascontiguousarray(_array(layer.weight).T))
 
@@ -244,6 +250,7 @@ _MODEL = {
     "frozen weight": lambda layer, model, framework: framework.freeze(layer.weight),
     "detached weight": _detached_weight,
     "not finite": _not_finite,
+    "dice": _draws_own_numbers,
     "transposed weight": _transposed_weight,
     "other weight": _other_weight,
     "stale buffer": lambda layer, model, framework: framework.set_momentum(layer, 0.0),

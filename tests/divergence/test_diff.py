@@ -142,8 +142,34 @@ def test_ports_agree_and_a_wrong_one_is_found(runs, framework):
 @pytest.mark.parametrize("layout", ["accumulated", "bf16", "fp16"])
 def test_other_layouts_and_precisions_agree(runs, layout):
     own = runs(with_stats=False) if layout == "accumulated" else runs()
-    found = compare_runs(own, runs(layout=layout))
-    assert found.agrees, to_text(found)
+    for a, b in ((own, runs(layout=layout)), (runs(layout=layout), own)):
+        found = compare_runs(a, b)
+        assert found.agrees, to_text(found)
+
+
+def test_rounding_that_was_not_measured_is_estimated(runs):
+    """Of runs whose override may not be called again."""
+    for a, b in (("torch", "rewritten"), ("rewritten", "torch")):
+        found = compare_runs(runs(a, "overridden"), runs(b, "overridden"))
+        assert found.agrees and "they are estimated" in found.notes[0], to_text(found)
+    assert compare_runs(runs(), runs("rewritten", "overridden")).notes == found.notes
+    fault = Fault("missing bias", "blocks.1.attention.value")
+    found = compare_runs(runs("torch", "overridden"), runs("rewritten", "overridden", fault))
+    assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
+
+
+def test_a_layer_that_draws_random_numbers_of_its_own_is_a_difference(runs):
+    """Though the noise that is measured there explains any."""
+    fault = Fault("dice", "blocks.1.mlp.outer")
+    found = compare_runs(runs(fault=fault), runs("rewritten", fault=fault))
+    assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
+
+
+def test_a_gradient_that_is_not_recorded_is_none_that_is_missing(runs, tmp_path):
+    """Such as a sparse one: the weight changes in both runs."""
+    a = runs()
+    b = changed(a, tmp_path / "b", lambda each: None if each.key[:2] == ("gradient", "embed.weight") else each)
+    assert compare_runs(a, b).agrees and compare_runs(b, a).agrees
 
 
 @pytest.mark.parametrize("layout", ["bf16", "fp16"])
@@ -442,7 +468,7 @@ def changed(run, folder, change):
     """A copy of the recordings of a run, with other records."""
     for step in (0, 1):
         trace = trace_file.read(trace_file.path_of(run, step), digests.VERSION)
-        trace.records = list(map(change, trace.records))
+        trace.records = [record for record in map(change, trace.records) if record is not None]
         trace_file.write(folder, trace, digests.VERSION)
     return folder
 
@@ -477,6 +503,19 @@ def test_hints_that_follow_from_the_records(runs, tmp_path):
     assert "norm is called once in A, 2 times in B" in hints(lambda each: again(first(each)))
 
 
+def test_hints_on_the_order_of_the_data(runs, tmp_path):
+    """The same samples in other steps, or some of them."""
+    a, folder = runs(), tmp_path / "turned"
+    for step in (0, 1):
+        trace, other = (trace_file.read(trace_file.path_of(a, each), digests.VERSION) for each in (step, 1 - step))
+        trace.samples, trace.columns = other.samples, other.columns
+        trace_file.write(folder, trace, digests.VERSION)
+    (hint,) = compare_runs(a, folder).first.hints
+    assert hint == "the data is in another order: over all recorded steps the samples are the same"
+    (hint,) = compare_runs(a, runs(fault=Fault("other order", ""))).first.hints
+    assert hint == "the data is in another order: some samples are in both runs, in other steps"
+
+
 def test_other_names_are_listed_and_mapped(runs, tmp_path):
     """The blocks are called layers in the other run."""
     a = runs()
@@ -495,6 +534,10 @@ def test_other_names_are_listed_and_mapped(runs, tmp_path):
     wrong = compare_runs(a, b, {"block": "layers"})
     assert wrong.notes == ["The mapping has block, which is no name in A, nor the beginning of one."]
     assert "which is no name in B" in to_text(compare_runs(a, b, {"blocks": "layer"}))
+    first = changed(
+        b, tmp_path / "first", lambda each: replace(each, name=each.name.replace("layers.0", "layers.first"))
+    )
+    assert compare_runs(a, first, {"blocks": "layers", "blocks.0": "layers.first"}).only == ([], [])
     with pytest.raises(ArgumentError, match="two of B the name head"):
         compare_runs(a, b, {"head": "norm"})
     with pytest.raises(CheckpointError, match=r"nothing was compared.*A has embed\..*B has model\.embed\."):
