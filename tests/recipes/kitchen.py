@@ -12,6 +12,9 @@ NAMES = ("cat", "dog", "bird", "fish", "horse")  # the names among the words of 
 def models(folder: Path) -> None:
     """bert, llama and t5 with their tokenizers."""
     tiny_text.bert(folder / "bert", "BertForMaskedLM", dropout=0.1)
+    (folder / "body").mkdir()  # a model without a tokenizer
+    for name in ("config.json", "model.safetensors"):
+        (folder / "body" / name).write_bytes((folder / "bert" / name).read_bytes())
     (folder / "llama").mkdir()
     tiny.save(tiny.causal(), folder / "llama")
     _t5(folder / "t5")

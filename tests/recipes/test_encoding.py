@@ -35,6 +35,8 @@ def test_only_the_assistant_is_learned_in_a_chat():
     assert words.convert_ids_to_tokens(learned) == ["yes", "<eos>", "no", "<eos>"]
     assert all(label in (-100, token) for token, label in zip(sample["input_ids"], sample["labels"]))
     assert language.encode_chats([row], words, 3) == []  # no answer within three tokens
+    (cut,) = language.encode_chats([row], words, 5)
+    assert cut == {"input_ids": sample["input_ids"][:5], "labels": sample["labels"][:5]}
     assert words.decode(language.prompt_of_chat(row, words)).split() == (
         "<|user|> hello <|assistant|> yes <eos> <|user|> who <|assistant|>".split()
     )

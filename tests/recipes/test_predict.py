@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from oneloop.cli.main import main
+from oneloop.recipes import prediction
 from tests.recipes import kitchen
 
 
@@ -34,6 +35,23 @@ def test_predictions_go_to_stdout(at, trained, capsys):
 def test_a_checkpoint_predicts_too(at, trained, capsys):
     assert predict(trained / "checkpoint-2", "--data", "reviews.jsonl") == 0
     assert len(capsys.readouterr().out.splitlines()) == 96
+
+
+def test_texts_are_cut_as_in_training(at, trained, tmp_path, capsys):
+    length = json.loads((trained / "recipe.json").read_text())["max_length"]
+    texts = ["cat " * 300, "cat " * (length - 2)]  # more than the model has positions for
+    kitchen.write_jsonl(tmp_path / "a.jsonl", [{"review": text} for text in texts])
+    assert predict(trained, "--data", tmp_path / "a.jsonl") == 0
+    long, cut = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (long["prediction"], long["score"]) == (cut["prediction"], cut["score"])
+
+
+def test_the_device_and_the_batches_are_those_asked_for(at, trained, capsys, monkeypatch):
+    made = []
+    monkeypatch.setattr(prediction, "TrainingArguments", lambda *_, **given: made.append(given) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        predict(trained, "--data", "reviews.jsonl", "--batch_size", "3")
+    assert made == [{"per_device_eval_batch_size": 3, "report_to": "none", "device": "cpu"}]
 
 
 def test_an_output_is_whole_or_not_there(at, trained, tmp_path, capsys):

@@ -7,12 +7,14 @@ import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from oneloop.cli.main import main
+from oneloop.recipes import read_rows, searching, split_rows, training
 from tests.recipes import kitchen
 
 FAST = "--report_to none --device cpu --disable_tqdm true --eval_split 0.2 --seed 3".split()
@@ -67,10 +69,57 @@ def test_an_interrupted_run_goes_on(at, tmp_path):
 
 
 def test_a_run_without_evaluation(at, tmp_path, capsys):
-    assert main(["train", *ANSWERS, *FAST, "--eval_split", "0", "--max_steps", "2", "--output_dir", str(tmp_path)]) == 0
+    (tmp_path / "README.md").write_text("written by hand\n")
+    words = [*ANSWERS, *FAST, "--eval_split", "0", "--max_steps", "2", "--max_new_tokens", "2"]
+    assert main(["train", *words, "--output_dir", str(tmp_path)]) == 0
     assert "0 to evaluate" in capsys.readouterr().out
     assert not (tmp_path / "eval_results.json").exists()
     assert len(kitchen.read_jsonl(tmp_path / "samples.jsonl")) == 3
+    assert (tmp_path / "README.md").read_text() == "written by hand\n"
+    assert json.loads((tmp_path / "recipe.json").read_text())["max_new_tokens"] == 2
+
+
+def test_samples_are_of_the_rows_to_evaluate_and_a_large_loss_has_a_perplexity(at, tmp_path, monkeypatch):
+    monkeypatch.setattr(training.Trainer, "evaluate", lambda trainer: {"eval_loss": 800.0})
+    given = ["--eval_strategy", "no", "--max_steps", "1", "--samples", "2", "--output_dir", str(tmp_path)]
+    assert main(["train", *ANSWERS, *FAST, *given]) == 0
+    rows = read_rows("answers.jsonl", {"prompt": "prompt", "completion": "completion"})
+    written = [{**row, "prediction": ""} for row in split_rows(rows, 0.2)[1][:2]]
+    assert [{**row, "prediction": ""} for row in kitchen.read_jsonl(tmp_path / "samples.jsonl")] == written
+    assert 1e300 < json.loads((tmp_path / "eval_results.json").read_text())["eval_perplexity"] < float("inf")
+
+
+def test_values_that_a_search_suggests():
+    asked = []
+
+    class Trial:
+        def __getattr__(self, name):
+            return lambda *given, **options: asked.append((name.removeprefix("suggest_"), *given, options)) or given[0]
+
+    space = {"a": [1, 2], "b": {"low": 1e-5, "high": 1e-3, "log": True}, "c": {"low": 1, "high": 9}}
+    assert searching.suggest(Trial(), space) == {"a": "a", "b": "b", "c": "c"}
+    assert asked == [
+        ("categorical", "a", [1, 2], {}),
+        ("float", "b", 1e-5, 1e-3, {"log": True}),
+        ("int", "c", 1, 9, {"log": False}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "sharded"),
+    [
+        ({}, False),
+        ({"is_fsdp_enabled": True}, False),
+        ({"is_fsdp_enabled": True, "world_size": 2}, True),
+        ({"is_deepspeed_enabled": True, "world_size": 2}, True),
+        ({"tensor_parallel_size": 2, "world_size": 2}, True),
+        ({"world_size": 2}, False),
+    ],
+)
+def test_the_main_process_writes_no_texts_with_a_part_of_the_weights(given, sharded):
+    args = SimpleNamespace(**{"world_size": 1} | {k: v for k, v in given.items() if k.endswith("size")})
+    enabled = {name: given.get(name, False) for name in ("is_fsdp_enabled", "is_deepspeed_enabled")}
+    assert training._is_sharded(SimpleNamespace(args=args, **enabled)) == sharded
 
 
 def run(words, folder, **more):
@@ -129,9 +178,12 @@ def test_the_script_for_trl_gives_the_same_weights(more, at, tmp_path, capsys):
 
 @needs_trl
 def test_the_script_for_trl(at, capsys):
-    assert main(["train", *PREFERENCES, "--trl", '{"beta": 0.3}', "--lora", "--script"]) == 0
+    given = ["--trl", '{"beta": 0.3}', "--lora", "--bad_rows", "skip", "--eval_data", "preferences.jsonl"]
+    assert main(["train", *PREFERENCES, *given, "--script"]) == 0
     text = capsys.readouterr().out
     compile(text, "script.py", "exec")
+    assert 'held_out = read_rows(["preferences.jsonl"], COLUMNS, bad_rows="skip")' in text and "0.0)" in text
+    assert text.count('bad_rows="skip"') == 2
     assert "beta=0.3" in text and "DPOTrainer(" in text and "peft_config=LoraConfig(" in text
 
 

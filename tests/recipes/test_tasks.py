@@ -35,6 +35,7 @@ CASES = {
     "LoRA": "classification --model bert --data reviews.jsonl --lora --max_steps 3",
     "LoRA of a language model": "sft --model llama --data chats.jsonl --max_steps 3 --lora",
     "mixture": "sft --model llama --data a=answers.jsonl b=answers.jsonl --mixture_weights a=0.75,b=0.25 --max_steps 3",
+    "another tokenizer": "classification --model body --tokenizer bert --data reviews.csv --max_steps 3",
     "evaluation data": "regression --model bert --data stars.csv --eval_data stars.csv --max_steps 3",
 }
 
@@ -127,6 +128,10 @@ def test_what_is_said_and_written(trained):
     assert "text-classification" in card and "reviews.jsonl" in card and "accuracy" in card
     # The Hub has no model of that name, and the card may be read there.
     assert "fine-tuned from `bert`" in card and "base_model" not in card and "logging_dir" not in card
+
+
+def test_a_new_model_has_a_card_without_a_base(trained):
+    assert "`LlamaForCausalLM`, trained on text.jsonl" in (trained("from scratch").folder / "README.md").read_text()
 
 
 def test_an_adapter_has_a_card_with_metrics(trained):
