@@ -710,8 +710,11 @@ class Tracing(Protocol):
     def difference(self, tensor: Any, before: Any) -> Any:
         """tensor - before, in float32. `before` may be overwritten."""
 
-    def spread(self, update: Any, gradient: Any, noise: Any) -> Any:
-        """How much an update may change by noise of this size in each gradient."""
+    def sampled(self, tensor: Any) -> Any:
+        """The values of a plain tensor in one row; of a large one, some of them."""
+
+    def spread(self, update: Any, gradients: Any, noise: Any) -> Any:
+        """How much an update may change by noise of this size in each gradient, of which the sampled ones are given."""
 
     def rms_of(self, vector: Any, others: Sequence[Any], count: int) -> Any:
         """From the digest of a tensor and those of its repetitions with noise: the noise of one of `count` values."""

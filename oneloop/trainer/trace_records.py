@@ -17,6 +17,9 @@ from .trace_collector import Digest, Entry, Key
 _SINGLE = digests.ROUNDING["float32"]
 HALVES = {"fp16": "float16", "bf16": "bfloat16"}
 GRADIENTS = ("output_gradient", "input_gradient", "gradient")
+# The rounding of an update of Muon, relative to its norm: products of matrices in bfloat16, which make small singular
+# values as large as the others.
+ORTHOGONAL = 32 * digests.ROUNDING["bfloat16"]
 COMPUTED = ("input", "output", *GRADIENTS, "buffer_after")  # what is computed again to measure rounding errors
 
 

@@ -22,7 +22,7 @@ from .part import Hooks, Part, RunContext
 from .replaying import Replay
 from .setup import half as half_of
 from .trace_collector import Collector, Entry, Factors, Key, Noise, noise_of, read_entries
-from .trace_records import HALVES, carry_rounding, drift_of, merge_records, piece_of, unmeasured
+from .trace_records import HALVES, ORTHOGONAL, carry_rounding, drift_of, merge_records, piece_of, unmeasured
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +168,7 @@ class Recording:
         self._shapes: dict[str, list[int]] = {}
         self._before: dict[str, Any] = {}
         self._norms: dict[str, tuple[Any, Any]] = {}  # digests of each gradient before and after clipping
+        self._clipped: dict[str, Any] = {}  # some values of each gradient, as the optimizer gets it
         self._spreads: dict[str, Any] = {}
         self._rate = _finite(context.trainer._get_learning_rate())
 
@@ -298,6 +299,9 @@ class Recording:
     def record_clipped(self) -> None:
         for name, p in self._weights:
             vector = self._record_gradient(self.collector, "clipped", name, p, 1.0)
+            if vector is not None:  # an optimizer may write to it
+                gradient = self.tracing.piece(self.tracing.gradient_of(p))[0]
+                self._clipped[name] = self.tracing.copy(self.tracing.sampled(gradient))
             if vector is not None and name in self._norms:
                 self._norms[name] = (self._norms[name][0], vector)
 
@@ -305,6 +309,8 @@ class Recording:
 
     def record_update(self) -> None:
         tracing, optimizer = self.tracing, self.context.trainer.optimizer
+        moments = tracing.moments(optimizer, self.context.model)
+        is_muon = "Muon" in type(optimizer).__name__
         for name, p in self._weights:
             local, before = tracing.piece(p)[0], self._before[name]
             common, axes = self._place(name)
@@ -312,34 +318,35 @@ class Recording:
             offsets, sizes = tracing.piece(p)[1:]
             shard = digests.weight_axes(axes, tuple(local.shape), offsets, sizes)
             entry = Entry("", tracing.dtype_of(p), shard)
-            entry.vectors.append((self.factors.digest(change, shard), 1.0))
+            vector = self.factors.digest(change, shard)
+            entry.vectors.append((vector, 1.0))
             self.collector.entries[Key("update", common)] = entry
-            self._measure_spread(name, common, p, change)
-        for name, state in tracing.moments(optimizer, self.context.model).items():
+            share = ORTHOGONAL if is_muon and "momentum_buffer" in moments.get(name, ()) else 0.0
+            self._measure_spread(name, common, change, share * vector[digests.NORM])
+        for name, state in moments.items():
             common, axes = self._place(name)
             for word, value in sorted(state.items()):
                 self.collector.add(Key("state", common, word), value, axes)
         self._record_buffers(self.collector, "buffer_after")
-        self._before = {}
+        self._before, self._clipped = {}, {}
 
-    def _measure_spread(self, name: str, common: str, p: Any, change: Any) -> None:
-        """How far the noise of the gradient may have moved the update."""
-        tracing, gradient = self.tracing, self.tracing.gradient_of(p)
+    def _measure_spread(self, name: str, common: str, change: Any, own: Any) -> None:
+        """How far the noise of the gradient may have moved the update. `own`: how far the optimizer itself has."""
+        tracing, gradients = self.tracing, self._clipped.get(name)
         key, vectors = Key("gradient", common), self._norms.get(name)
         noisy = [one.entries[key].vectors[0][0] for one in self._noisy if key in one.entries]
-        if gradient is None or vectors is None or vectors[1] is None:
+        if gradients is None or vectors is None or vectors[1] is None:
             return
-        local = tracing.piece(gradient)[0]
-        count = math.prod(tuple(local.shape))
+        count = math.prod(tuple(change.shape))
         before, after = vectors[0][digests.NORM], vectors[1][digests.NORM]
         if noisy:
             noise = tracing.rms_of(vectors[0], noisy, count)
         else:
             usual = sum(each[0][digests.NORM] for each in self._norms.values()) / len(self._norms)
-            share = unmeasured(tracing.dtype_of(gradient), self._half or "") + self._estimated
+            share = unmeasured(tracing.dtype_of(gradients), self._half or "") + self._estimated
             noise = share * (before + usual) / math.sqrt(max(1, count))
         noise = noise * (after + 1e-30) / (before + 1e-30)  # of the gradient as it was clipped and unscaled
-        self._spreads[name] = tracing.spread(change, local, noise)
+        self._spreads[name] = (tracing.spread(change, gradients, noise) ** 2 + own * own) ** 0.5
         drift, rms = self._drift.get(name, 0.0), self._spreads[name] / math.sqrt(max(1, count))
         self._drift[name] = (drift * drift + rms * rms) ** 0.5
 

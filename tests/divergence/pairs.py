@@ -35,7 +35,10 @@ LAYOUTS = {
     "sp2": {"sequence_parallel_size": 2},
     "dropout": {},
     "overridden": {},
+    "muon": {"optim": "muon"},
+    "schedule_free": {"optim": "schedule_free_adamw"},
 }
+ALIKE = ("alone", "dropout", "overridden", "muon", "schedule_free")  # computed as by one process in float32
 
 
 def samples(seed, length=10):
@@ -158,7 +161,7 @@ def main(folder, name, layout, *words):
 def has_stats(name, layout):
     """Batch norm has the statistics of a micro-batch, so it is left out where a batch is divided; Paddle's running
     variance is another one than torch's."""
-    return layout in ("alone", "bf16", "fp16", "dropout", "overridden") and name not in ("paddle", "sequence")
+    return layout in (*ALIKE, "bf16", "fp16") and name not in ("paddle", "sequence")
 
 
 if __name__ == "__main__":

@@ -158,6 +158,15 @@ def test_rounding_that_was_not_measured_is_estimated(runs):
     assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "schedule_free"])
+def test_rounding_of_other_optimizers(runs, optimizer):
+    """Products of matrices in half precision, and an optimizer that writes to the gradients it is given."""
+    if optimizer == "schedule_free":
+        pytest.importorskip("schedulefree")
+    found = compare_runs(runs(layout=optimizer), runs("rewritten", optimizer))
+    assert found.agrees and found.agreed["updates"] == 2 * 40, to_text(found)
+
+
 def test_a_layer_that_draws_random_numbers_of_its_own_is_a_difference(runs):
     """Though the noise that is measured there explains any."""
     fault = Fault("dice", "blocks.1.mlp.outer")

@@ -11,7 +11,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.backends import loading
-from oneloop.backends._common.tracing import BLOCK, fold, spread_of
+from oneloop.backends._common.tracing import BLOCK, fold, sampled, spread_of
 from oneloop.errors import ArgumentError, CheckpointError, UnsupportedError
 from oneloop.formats import digests, trace_file
 from oneloop.formats.digests import Axis
@@ -185,10 +185,45 @@ def test_the_spread_of_a_large_update_is_estimated_from_a_part():
     random = np.random.default_rng(0)
     update, gradient = (random.standard_normal((3000, 1000)) for _ in range(2))
     share = 0.1 / (np.abs(gradient) + 0.1)
-    assert spread_of(update, gradient, 0.1) == pytest.approx(np.linalg.norm(2 * update * share), rel=0.01)
+    assert len(sampled(gradient)) < 1 << 18
+    assert spread_of(update, sampled(gradient), 0.1) == pytest.approx(np.linalg.norm(2 * update * share), rel=0.01)
     small = slice(0, 30)
     exact = np.linalg.norm((2 * update * share)[small])
-    assert spread_of(update[small], gradient[small], 0.1) == pytest.approx(exact, rel=1e-9)
+    assert spread_of(update[small], gradient[small].reshape(-1), 0.1) == pytest.approx(exact, rel=1e-9)
+
+
+def test_a_parameter_without_axes_is_recorded(backend, arguments):
+    """Such as the temperature of CLIP."""
+    model = backend.classifier()
+    layer = next(each for name, each in _layers(model) if name and getattr(each, "weight", None) is not None)
+    layer.temperature, name = _scalar(backend), "construct" if hasattr(layer, "construct") else "forward"
+    before = getattr(layer, name)
+    setattr(layer, name, lambda x: before(x) * layer.temperature)
+    given = {"max_steps": 2, "trace_steps": "0-1", "verify_steps": 1, "per_device_train_batch_size": 8}
+    trainer = Trainer(model, arguments(**given), train_dataset=rows(24))
+    trainer.train()
+    found = [each for each in recorded(trainer, 1).records if each.name.endswith("temperature")]
+    assert {"weight", "gradient", "clipped", "update"} <= {each.kind for each in found}
+    assert all(each.shape == [] and each.norm > 0 for each in found)
+
+
+def _scalar(backend):
+    if backend.name == "torch":
+        import torch
+
+        return torch.nn.Parameter(torch.ones(()))
+    if backend.name == "paddle":
+        import paddle
+
+        return paddle.create_parameter([], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
+    import mindspore
+
+    return mindspore.Parameter(mindspore.Tensor(1.0, mindspore.float32), name="temperature")
+
+
+def _layers(model):
+    named = getattr(model, "named_modules", None) or getattr(model, "cells_and_names", None)
+    return list(named()) if named else [("", model), *model.named_sublayers()]
 
 
 def test_other_steps_have_no_hooks(backend, traced, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...formats.digests import FIRST, PROJECTIONS
 
-SAMPLED = 1 << 20  # values of a large tensor, for what is only estimated
+SAMPLED = 1 << 17  # values of a large tensor, for what is only estimated
 BLOCK, FACTOR = 1 << 17, 0x9E3779B97F4A7C1
 
 Before = Callable[[str, Any, tuple, dict], tuple[tuple, dict] | None]
@@ -57,14 +57,18 @@ def output_piece(layer: Any, tensor: Any) -> tuple[Any, list[int], list[int]]:
 # -- numbers, on tensors of any framework and arrays
 
 
-def spread_of(update: Any, gradient: Any, noise: Any) -> Any:
-    """How much an update may change by noise of this size in each gradient: by its share of small gradients, of which
-    not even the sign is known. Of a large tensor, every so many rows are looked at."""
-    count = math.prod(update.shape)
-    every = 1 if count <= SAMPLED else min(len(update), count // SAMPLED)
-    change, size = update[::every], abs(gradient[::every])
-    share = noise / (size + noise).clip(min=1e-38)
-    return ((2.0 * change * share) ** 2).sum() ** 0.5 * (count / math.prod(change.shape)) ** 0.5
+def sampled(tensor: Any) -> Any:
+    """The values of a tensor in a row; of a large one, every so many: an odd number, so that no column is left out."""
+    every = max(1, math.prod(tensor.shape) // SAMPLED) | 1
+    return tensor.reshape([-1])[::every]
+
+
+def spread_of(update: Any, gradients: Any, noise: Any) -> Any:
+    """How much an update may change by noise of this size in each gradient, of which some are given: by its share of
+    small gradients, of which not even the sign is known."""
+    change = sampled(update)
+    share = noise / (abs(gradients) + noise).clip(min=1e-38)
+    return ((2.0 * change * share) ** 2).sum() ** 0.5 * (math.prod(update.shape) / max(1, change.shape[0])) ** 0.5
 
 
 def rms_of(vector: Any, others: Sequence[Any], count: int) -> Any:

@@ -15,6 +15,7 @@ from .._common.tracing import After, Before, watch_layers
 from .._common.tracing import output_piece as output_piece
 from .._common.tracing import piece as piece
 from .._common.tracing import rms_of as rms_of
+from .._common.tracing import sampled as sampled
 from . import weights
 from .models import unwrap
 from .optimizer_layout import LAYOUT
@@ -156,9 +157,9 @@ def difference(tensor: ms.Tensor, before: ms.Tensor) -> ms.Tensor:
     return ops.stop_gradient(tensor).astype(ms.float32) - before.astype(ms.float32)
 
 
-def spread(update: ms.Tensor, gradient: ms.Tensor, noise: Any) -> Any:
-    """How much an update may change by noise of this size in each gradient."""
-    change, own = (to_numpy(tensor).astype(np.float64) for tensor in (update, gradient))
+def spread(update: ms.Tensor, gradients: ms.Tensor, noise: Any) -> Any:
+    """How much an update may change by noise of this size in each gradient, of which the sampled ones are given."""
+    change, own = (to_numpy(tensor).astype(np.float64) for tensor in (update, gradients))
     return ms.Tensor(np.float32(common.spread_of(change, own, float(noise))))
 
 

@@ -16,6 +16,7 @@ from .._common.tracing import After, Before, watch_layers
 from .._common.tracing import output_piece as output_piece
 from .._common.tracing import piece as piece
 from .._common.tracing import rms_of as rms_of
+from .._common.tracing import sampled as sampled
 from . import weights
 from .models import unwrap
 from .optimizer_layout import LAYOUT
@@ -149,10 +150,10 @@ def difference(tensor: paddle.Tensor, before: paddle.Tensor) -> paddle.Tensor:
         return tensor.detach().astype("float32") - before.astype("float32")
 
 
-def spread(update: paddle.Tensor, gradient: paddle.Tensor, noise: paddle.Tensor) -> paddle.Tensor:
-    """How much an update may change by noise of this size in each gradient."""
+def spread(update: paddle.Tensor, gradients: paddle.Tensor, noise: paddle.Tensor) -> paddle.Tensor:
+    """How much an update may change by noise of this size in each gradient, of which the sampled ones are given."""
     with computing(update):
-        return common.spread_of(update, gradient.detach().astype("float32"), noise)
+        return common.spread_of(update, gradients.detach().astype("float32"), noise)
 
 
 def moments(optimizer: Any, model: nn.Layer) -> dict[str, dict[str, paddle.Tensor]]:

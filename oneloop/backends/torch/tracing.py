@@ -15,6 +15,7 @@ from ...formats.digests import PROJECTIONS, ProjectionFactors
 from .._common import tracing as common
 from .._common.tracing import After, Before, watch_layers
 from .._common.tracing import rms_of as rms_of
+from .._common.tracing import sampled as sampled
 from . import weights
 from .models import unwrap
 from .optimizer_layout import LAYOUT
@@ -202,10 +203,10 @@ def difference(tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
         return before.float().sub_(tensor.detach()).neg_()
 
 
-def spread(update: torch.Tensor, gradient: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """How much an update may change by noise of this size in each gradient."""
+def spread(update: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """How much an update may change by noise of this size in each gradient, of which the sampled ones are given."""
     with computing(update):
-        return common.spread_of(update, gradient.detach().float(), noise)
+        return common.spread_of(update, gradients.detach().float(), noise)
 
 
 def moments(optimizer: Any, model: nn.Module) -> dict[str, dict[str, torch.Tensor]]:
