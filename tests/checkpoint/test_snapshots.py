@@ -180,10 +180,33 @@ def test_the_disk_is_newer(stopped, trainer, place, tmp_path):
     shutil.copytree(place, kept)
     mark = (tmp_path / "run" / ".snapshots").read_bytes()
     stopped(at=20, resume=True)
-    shutil.rmtree(place)
+    for old in (place, tmp_path / "run" / "checkpoint-15"):
+        shutil.rmtree(old)
     shutil.copytree(kept, place)
     (tmp_path / "run" / ".snapshots").write_bytes(mark)  # as if nothing had started since
     assert resumed_at(trainer, place) == 18
+    assert 15 not in steps_on_disk(tmp_path / "run")
+
+
+def test_the_newest_of_two(trainer, place, monkeypatch):
+    """A run that was killed before it could delete the older ones."""
+    from oneloop.checkpoint.snapshots import Snapshots
+
+    monkeypatch.setattr(Snapshots, "delete_superseded", lambda *given: None)
+    with pytest.raises(Stops):
+        trainer(*options(place), callbacks=[stopping(12)]).train()
+    assert len(snapshots(place)) > 3
+    assert resumed_at(trainer, place) == 11
+
+
+def test_a_best_step_that_is_not_saved(trainer, place):
+    """It is known to the snapshot, and no checkpoint of it, which there is none of."""
+    best = ("--set", 'metric_for_best_model="eval_loss"', "--set", "save_steps=50", "--set", "snapshot_steps=4")
+    with pytest.raises(Stops):
+        trainer(*options(place, *best), callbacks=[stopping(5)]).train()
+    (file,) = place.glob("*/*/checkpoint-4/trainer_state.json")
+    state = json.loads(file.read_text())
+    assert state["best_global_step"] == 4 and state["best_model_checkpoint"] is None
 
 
 def test_of_another_start(stopped, trainer, place, tmp_path):
@@ -232,7 +255,7 @@ def test_of_another_user(stopped, trainer, place, monkeypatch):
         resumed_at(trainer, place)
 
 
-def test_the_output_directory_is_full(stopped, trainer, place, monkeypatch, caplog):
+def test_the_output_directory_is_full(stopped, trainer, place, tmp_path, monkeypatch, caplog):
     from oneloop.checkpoint import snapshots as module
 
     def fails(*args, **kwargs):
@@ -241,6 +264,7 @@ def test_the_output_directory_is_full(stopped, trainer, place, monkeypatch, capl
     monkeypatch.setattr(module.shutil, "copyfile", fails)
     assert resumed_at(trainer, place) == 9
     assert "could not be copied" in caplog.text and "No space left" in caplog.text
+    assert list(tmp_path.glob("run/.checkpoint-*")) == []
 
 
 # -- while it trains
@@ -263,6 +287,27 @@ def test_the_memory_is_full(trainer, place, tmp_path, monkeypatch, caplog):
     assert "snapshot-2 was NOT saved" in caplog.text and "it is resumed from an older state" in caplog.text
     assert steps_on_disk(tmp_path / "run")[-1] == 22
     assert "on no disk" not in caplog.text, "which is about a run whose last save has failed"
+
+
+def test_a_failed_one_is_not_the_last_save(trainer, place, monkeypatch, caplog):
+    from oneloop.checkpoint.snapshots import Snapshots
+
+    def full(self, size):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Snapshots, "describe", full)
+    trainer(*options(place, "--set", 'save_strategy="epoch"', "--steps", "14")).train()
+    assert "snapshot-12 was NOT saved" in caplog.text and "on no disk" not in caplog.text
+
+
+def test_a_trainer_that_deletes_checkpoints_itself(trainer, place):
+    """Snapshots are none of its checkpoints."""
+    made = trainer(*options(place), callbacks=[stopping(8)])
+    cls = type(made)
+    made.__class__ = type("Keeps", (cls,), {"_rotate_checkpoints": lambda self, *given, **named: None})
+    with pytest.raises(Stops):
+        made.train()
+    assert snapshots(place) == ["checkpoint-8"]
 
 
 def test_how_much_memory_is_said_once(trainer, place, caplog):
