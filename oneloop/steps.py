@@ -97,6 +97,18 @@ def accumulation_for(samples_per_step: int, batch_size: int, processes: int) -> 
     )
 
 
+def accumulation_of_batches(micro_batches: int, processes: int) -> int:
+    """The micro-batches of one process in an update that keeps their number (max_tokens_per_batch); if they cannot be
+    divided equally, an error lists the numbers of processes that can."""
+    if micro_batches % processes == 0:
+        return micro_batches // processes
+    fits = [str(number) for number in range(1, micro_batches + 1) if micro_batches % number == 0]
+    raise CheckpointError(
+        f"the checkpoint has {micro_batches} micro-batch(es) in an update, which max_tokens_per_batch keeps, and "
+        f"{processes} processes cannot have equally many of them. Use {' or '.join(fits)} process(es)."
+    )
+
+
 def accumulation_of_kept(micro_batches: int, samples_per_step: int, batch_size: int, processes: int) -> int:
     """The micro-batches of one process in an update that keeps its micro-batches (world_invariant), and so their size;
     if they cannot be divided equally, an error lists the numbers of processes that can."""

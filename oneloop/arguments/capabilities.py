@@ -34,6 +34,7 @@ FEATURES = (
     Feature("gradient accumulation, with the update of the whole batch", {"gradient_accumulation_steps": 2}),
     Feature("loader workers", {"dataloader_num_workers": 1}),
     Feature("batches of similar length", {"group_by_length": True}),
+    Feature("batches of a number of tokens", {"max_tokens_per_batch": 4096}),
     Feature("AdamW", {"optim": "adamw"}),
     Feature("SGD", {"optim": "sgd"}),
     Feature("Adagrad", {"optim": "adagrad"}),

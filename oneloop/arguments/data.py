@@ -97,8 +97,15 @@ class Data(Group):
     )
     length_column_name: str = arg(
         "length",
-        "Column with each sample's length, for group_by_length; lengths are computed if it is missing.",
+        "Column with each sample's length, for group_by_length and max_tokens_per_batch; lengths are computed if it is "
+        "missing.",
         none=True,
+    )
+    max_tokens_per_batch: int | None = arg(
+        None,
+        "A training micro-batch has as many samples of similar length as fit into this many tokens, padding included, "
+        "instead of per_device_train_batch_size samples. Trainer.batch_cost may count something else than tokens.",
+        low=1,
     )
     packing: bool = arg(
         False,
@@ -154,7 +161,26 @@ class Data(Group):
         False, "On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch."
     )
 
+    def _check_token_budget(self) -> None:
+        if self.max_tokens_per_batch is None:
+            return
+        name = f"max_tokens_per_batch={self.max_tokens_per_batch}"
+        if packing_of(self):
+            raise ArgumentError(f"{name} is for batches that are padded; with packing, max_length decides. Remove one.")
+        for other, refused in (
+            ("train_sampling_strategy", ("sequential", "batch_rebalance")),
+            ("data_order", ("transformers",)),
+            ("sortish_sampler", (True,)),
+            ("world_invariant", (True,)),
+        ):
+            value = getattr(self, other, None)
+            if value in refused:
+                raise ArgumentError(
+                    f"{name} decides which samples are in a batch, and so does {other}={value!r}. Remove one of them."
+                )
+
     def check(self) -> None:
+        self._check_token_budget()
         if packing_of(self) and self.max_length is None:
             raise ArgumentError(f"packing={self.packing!r} needs max_length, the number of tokens in a row.")
         if self.dataloader_num_workers == 0:

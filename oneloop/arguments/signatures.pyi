@@ -100,7 +100,9 @@ class ArgumentFields(Group):
     data_order: str = ...
     """The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order."""
     length_column_name: str = ...
-    """Column with each sample's length, for group_by_length; lengths are computed if it is missing."""
+    """Column with each sample's length, for group_by_length and max_tokens_per_batch; lengths are computed if it is missing."""
+    max_tokens_per_batch: int | None = ...
+    """A training micro-batch has as many samples of similar length as fit into this many tokens, padding included, instead of per_device_train_batch_size samples. Trainer.batch_cost may count something else than tokens."""
     packing: Argument[bool | str, bool | Text] = ...
     """Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document."""
     max_length: int | None = ...
@@ -820,6 +822,7 @@ class ArgumentFields(Group):
         train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] = "random",
         data_order: Literal["oneloop", "transformers"] = "oneloop",
         length_column_name: Text | None = "length",
+        max_tokens_per_batch: Integer | None = None,
         packing: bool | Text = False,
         max_length: Integer | None = None,
         eval_packing: bool | None = None,
@@ -1203,7 +1206,8 @@ class ArgumentFields(Group):
             label_names: Names of the label columns.
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
-            length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            length_column_name: Column with each sample's length, for group_by_length and max_tokens_per_batch; lengths are computed if it is missing.
+            max_tokens_per_batch: A training micro-batch has as many samples of similar length as fit into this many tokens, padding included, instead of per_device_train_batch_size samples. Trainer.batch_cost may count something else than tokens.
             packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document.
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
@@ -1604,6 +1608,7 @@ class GenerationFields(ArgumentFields):
         train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] = "random",
         data_order: Literal["oneloop", "transformers"] = "oneloop",
         length_column_name: Text | None = "length",
+        max_tokens_per_batch: Integer | None = None,
         packing: bool | Text = False,
         max_length: Integer | None = None,
         eval_packing: bool | None = None,
@@ -1992,7 +1997,8 @@ class GenerationFields(ArgumentFields):
             label_names: Names of the label columns.
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
-            length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            length_column_name: Column with each sample's length, for group_by_length and max_tokens_per_batch; lengths are computed if it is missing.
+            max_tokens_per_batch: A training micro-batch has as many samples of similar length as fit into this many tokens, padding included, instead of per_device_train_batch_size samples. Trainer.batch_cost may count something else than tokens.
             packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document.
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
@@ -2424,6 +2430,7 @@ class CompressionFields(ArgumentFields):
         train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] = "random",
         data_order: Literal["oneloop", "transformers"] = "oneloop",
         length_column_name: Text | None = "length",
+        max_tokens_per_batch: Integer | None = None,
         packing: bool | Text = False,
         max_length: Integer | None = None,
         eval_packing: bool | None = None,
@@ -2823,7 +2830,8 @@ class CompressionFields(ArgumentFields):
             label_names: Names of the label columns.
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
-            length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            length_column_name: Column with each sample's length, for group_by_length and max_tokens_per_batch; lengths are computed if it is missing.
+            max_tokens_per_batch: A training micro-batch has as many samples of similar length as fit into this many tokens, padding included, instead of per_device_train_batch_size samples. Trainer.batch_cost may count something else than tokens.
             packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document.
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.

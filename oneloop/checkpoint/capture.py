@@ -391,6 +391,7 @@ USUAL: dict[str, Any] = {
     "gradient_checkpointing_kwargs": None,
     "torch_compile": False,
     "world_invariant": False,
+    "max_tokens_per_batch": None,
 }
 
 

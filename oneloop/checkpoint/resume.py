@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import behaviour
 from ..converters import other_trainers
+from ..data.cost_batches import LAYOUT
 from ..data.process_sharding import is_rank_independent
 from ..distributed.mesh import Mesh
 from ..errors import CheckpointError
@@ -21,7 +22,7 @@ from ..formats.schema import alike, check, flag, integer, listing, number, recor
 from ..formats.structure import WEIGHTS, tied_names
 from ..secrets import restored
 from ..state import TrainerControl
-from ..steps import Position, accumulation_for, accumulation_of_kept
+from ..steps import Position, accumulation_for, accumulation_of_batches, accumulation_of_kept
 from . import from_framework, from_other_trainers, log_history, store
 from .capture import USUAL, run_properties
 from .reader import Checkpoint
@@ -252,6 +253,17 @@ def keep_global_batch(run: SavedRun, checkpoint: Checkpoint) -> None:
             f"(stream_sharding='shards'), and this run has {now}: their positions do not fit. Use "
             f"{stored.processes} process(es); stream_sharding='samples', from the start, resumes on any number."
         )
+    if core.trainer.args.max_tokens_per_batch is not None:
+        kept = stored.properties.get("accumulation", 1) * stored.processes
+        run.set_accumulation(accumulation_of_batches(kept, now))
+        logger.warning(
+            "The checkpoint was written by %d process(es), this run has %d: an update keeps its %d micro-batches. The "
+            "random numbers of dropout and of data augmentation differ.",
+            stored.processes,
+            now,
+            kept,
+        )
+        return
     wanted, size = stored.properties["samples_per_step"], run.batch_size
     accumulation = accumulation_for(wanted, size, now)
     run.set_accumulation(accumulation)
@@ -483,8 +495,10 @@ def _warn_about_changes(run: SavedRun, before: dict[str, Any]) -> None:
 
 
 def _differs(run: SavedRun, stored: RunState) -> bool:
-    """Whether the dataset or the number of samples in an update is another one."""
+    """Whether the dataset is another one, or which samples are in an update."""
     before, plan = stored.properties, run.plan
+    if before.get(LAYOUT) != run.parts.properties().get(LAYOUT):
+        return True
     return before["samples_per_step"] != plan.samples_per_step or before["samples"] != plan.samples
 
 

@@ -118,6 +118,17 @@ class BatchSampler:
         """Set the epoch of the next iteration; a running iteration is not affected."""
         self.epoch = epoch
 
+    def remaining(self, batches: int) -> float:
+        """What is left of the epoch after so many global micro-batches: below 0 if not all of them are full, and 0 or
+        less if nothing is left."""
+        return self.length - batches * self.batch_size * self.num_shards
+
+    def samples_of_update(self, epoch: int, update: int, accumulation: int) -> np.ndarray:
+        """The samples that all processes have in an update."""
+        size = self.batch_size * self.num_shards * accumulation
+        end = min(self.length, len(self) * self.batch_size * self.num_shards)  # drop_last drops what follows
+        return self.orders(epoch).take(update * size, min((update + 1) * size, end))
+
     def start_at(self, batch: int) -> None:
         """Start the next iteration, and only that one, at this micro-batch of its epoch."""
         if not 0 <= batch <= len(self):

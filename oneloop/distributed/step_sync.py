@@ -304,9 +304,7 @@ class StepSync:
         """In the epoch, after so many updates of full micro-batches in all processes; NaN if that is not known."""
         plan = self.run.plan
         sampler = getattr(plan.loader, "batch_sampler", None)
-        if not isinstance(sampler, BatchSampler):
-            return math.nan
-        return sampler.length - updates * plan.accumulation * sampler.batch_size * sampler.num_shards
+        return sampler.remaining(updates * plan.accumulation) if isinstance(sampler, BatchSampler) else math.nan
 
     def _update_without_presync(
         self, micro_batches: list[Any], num_items: Any, sharing: int, left_out: int

@@ -44,6 +44,12 @@ def build_plan(
     world = args.world_size if world is None else int(world)
     if world < 1 or per_machine < 1:
         raise ArgumentError(f"Invalid world={world}, per_machine={per_machine}: expected numbers of processes above 0")
+    if args.max_tokens_per_batch is not None:
+        raise ArgumentError(
+            f"a plan is of micro-batches with the same number of samples, and max_tokens_per_batch="
+            f"{args.max_tokens_per_batch} gives them different ones. For a plan of the largest one, remove it and set "
+            "per_device_train_batch_size to as many of the longest samples as are within the budget."
+        )
     limit = sizes.parse("device_memory", device_memory)
     axes = Axes.of(args)
     if world % axes.size:

@@ -13,6 +13,7 @@ from .. import behaviour, randomness
 from ..arguments.data import packing_of
 from ..data import collators, streams
 from ..data.collators.language import RandomCollator
+from ..data.cost_batches import CostBatches
 from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
 from ..data.loader_options import LoaderOptions
 from ..data.mixture import Mixture
@@ -35,7 +36,7 @@ from ..data.update_batches import UpdateBatches
 from ..data.worker_seeding import RestoreRNGCollator, SeededData
 from ..errors import DataError, UnknownDatasetError
 from ..introspect import is_overridden, takes_arguments
-from . import packing, validation
+from . import packing, token_budget, validation
 from .validation import has_length
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def train_orders(core: "Core", dataset: Any) -> Any:
         return packing.orders(core, dataset)
     if isinstance(dataset, Mixture):
         return _mixture_orders(core, dataset, strategy)
+    if args.max_tokens_per_batch is not None:
+        return token_budget.orders(core, lengths_of(core, dataset, "max_tokens_per_batch"))
     if core.in_transformers_order and strategy != "sequential":
         return _reproduced_orders(core, dataset, strategy)
     if strategy == "group_by_length":
@@ -67,6 +70,7 @@ def _mixture_orders(core: "Core", mixture: Mixture, strategy: str) -> Any:
     args = core.trainer.args
     for refused, name in (
         (strategy == "group_by_length", "train_sampling_strategy='group_by_length'"),
+        (args.max_tokens_per_batch is not None, f"max_tokens_per_batch={args.max_tokens_per_batch}"),
         (core.in_transformers_order, "data_order='transformers'"),
     ):
         if refused:
@@ -91,15 +95,20 @@ def sortish_orders(core: "Core", dataset: Any) -> Any:
     return partial(SortishOrder, lengths_of(core, dataset), per_update, core.data_seed)
 
 
-def lengths_of(core: "Core", dataset: Any) -> np.ndarray:
+def lengths_of(core: "Core", dataset: Any, purpose: str = "grouping by length") -> np.ndarray:
     trainer = core.trainer
     names = getattr(trainer.processing_class, "model_input_names", None)
     name = names[0] if names else "input_ids"
-    return measure_lengths(dataset, trainer.args.length_column_name, name, progress=not trainer.args.disable_tqdm)
+    shown = not trainer.args.disable_tqdm
+    return measure_lengths(dataset, trainer.args.length_column_name, name, shown, purpose)
 
 
-def _groups_by_length(args: Any) -> bool:
-    return args.train_sampling_strategy == "group_by_length" or getattr(args, "sortish_sampler", False)
+def _needs_lengths(args: Any) -> str | None:
+    """The argument for which the lengths of the training samples have to be known."""
+    if args.max_tokens_per_batch is not None:
+        return f"max_tokens_per_batch={args.max_tokens_per_batch}"
+    groups = args.train_sampling_strategy == "group_by_length" or getattr(args, "sortish_sampler", False)
+    return "train_sampling_strategy='group_by_length' (group_by_length, sortish_sampler)" if groups else None
 
 
 # -- loaders
@@ -145,17 +154,20 @@ def make_loader(
     if loaders.is_iterable(dataset):
         if core.in_transformers_order:  # that order takes every batch of such data
             options, drop_last = replace(options, drop_last=False), False
-        if train and _groups_by_length(args):
+        if train and (name := _needs_lengths(args)):
             raise DataError(
-                f"grouping by length expects a dataset with __len__ and __getitem__, but {where} is an iterable "
-                f"{type(dataset).__name__}. Remove train_sampling_strategy='group_by_length' (group_by_length, "
-                "sortish_sampler), or load the data into a map-style dataset."
+                f"batches by length need a dataset with __len__ and __getitem__, but {where} is an iterable "
+                f"{type(dataset).__name__}. Remove {name}, or load the data into a map-style dataset."
             )
         dataset = _stream_of_process(core, dataset, where, options, train)
         return loaders.make_loader(dataset, options)
     if has_length(dataset) and len(dataset) == 0:
         raise DataError(f"{where} is empty. Pass a dataset with at least one sample.")
     sampler = _sampler(sampler_fn, dataset)
+    if train and args.max_tokens_per_batch is not None:
+        token_budget.check_sampler(sampler)
+        by_cost = partial(CostBatches, accumulation=core.run.accumulation)
+        return _indexed_loader(core, dataset, where, options, sampler, by_cost)
     if args.world_invariant:
         divided = partial(UpdateBatches, accumulation=core.run.accumulation if train else 1)
         return _indexed_loader(core, dataset, where, options, sampler, divided)
@@ -373,7 +385,7 @@ def _columns(core: "Core", dataset: Any, where: str) -> tuple[Any, Any]:
         dataset = trainer._remove_unused_columns(dataset, description=description)
         length, signature = trainer.args.length_column_name, trainer._signature_columns
         collate = collators.for_framework(trainer.data_collator, framework)
-        if _groups_by_length(trainer.args) and signature and length not in signature:
+        if _needs_lengths(trainer.args) and signature and length not in signature:
             collate = ColumnFilter(collate, set(dataset.column_names) - {length})
         return dataset, collate
     if not is_overridden(trainer, "_get_collator_with_removed_columns"):
@@ -403,7 +415,7 @@ def select_columns(core: "Core", dataset: Any, where: str) -> tuple[Any, Any]:
 def _select_hub_columns(core: "Core", dataset: Any, where: str, keep: set[str], collate: Any) -> tuple[Any, Any]:
     args = core.trainer.args
     length = args.length_column_name
-    if _groups_by_length(args):
+    if _needs_lengths(args):
         keep = keep | {length}
     dropped = [name for name in dataset.column_names if name not in keep]
     if len(dropped) == len(dataset.column_names):
@@ -415,7 +427,7 @@ def _select_hub_columns(core: "Core", dataset: Any, where: str, keep: set[str], 
     unknown = [name for name in dropped if name != length]
     if unknown and core.mesh.is_main and core.run.events.is_first_report(where, tuple(unknown)):
         _log_dropped_columns(where, unknown)
-    if length in dataset.column_names and _groups_by_length(args):
+    if length in dataset.column_names and _needs_lengths(args):
         # Needed for grouping, but not by the model: dropped when the batch is created.
         return dataset.remove_columns(unknown), ColumnFilter(collate, keep - {length})
     return dataset.remove_columns(dropped), collate

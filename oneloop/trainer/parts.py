@@ -10,6 +10,7 @@ from .meter import Meter
 from .nonfinite import NonfiniteUpdates, SkippedUpdateBuffers
 from .process_times import ProcessTimes
 from .source_meter import SourceMeter
+from .token_budget import TokenBudget
 from .tracing import TraceSteps
 from .update import Update
 from .verification import VerifySteps
@@ -31,6 +32,7 @@ BUILT_IN: tuple[type[part.Part], ...] = (
     VerifySteps,
     ChunkedLoss,
     WorldInvariance,
+    TokenBudget,
     ProcessTimes,
 )
 

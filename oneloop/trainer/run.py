@@ -25,7 +25,7 @@ from ..optim.schedules import follows_metric
 from ..outputs import TrainOutput
 from ..state import TrainerControl, TrainerState
 from ..steps import Position, StepPlan, plan_steps
-from . import agreement, dataloaders, profiling, unused_arguments
+from . import agreement, dataloaders, profiling, token_budget, unused_arguments
 from .chunked_loss import ChunkedLoss
 from .epochs import Epochs, start_batch_streams
 from .events import RunEvents
@@ -333,7 +333,9 @@ class Run:
         if max_steps == 0:
             raise ArgumentError(f"Invalid num_train_epochs={args.num_train_epochs}: expected a number above 0")
         samples = loader_rows(loader)
-        if samples is not None and args.dataloader_drop_last and batches is not None:
+        if args.max_tokens_per_batch is not None:
+            self.batch_size = token_budget.mean_batch_size(loader)
+        elif samples is not None and args.dataloader_drop_last and batches is not None:
             samples = min(samples, batches * self.batch_size * self.core.mesh.num_batches)
         return StepPlan(
             loader,
@@ -392,7 +394,7 @@ class Run:
             f"Training {type(trainer.model).__name__}, {trainer.get_num_trainable_parameters():,} parameters on "
             f"{trainer.args.device}: "
             f"{'an unknown number of' if plan.samples is None else plan.samples} samples, {plan.samples_per_step} per "
-            f"update ({self.batch_size} x {plan.accumulation} accumulated), "
+            f"update ({self._micro_batches} accumulated), "
             f"{plan.max_steps if plan.max_steps > 0 else 'an unknown number of'} steps"
             + ("" if checkpoint is None else f", resuming from {checkpoint} at step {trainer.state.global_step}")
         )
@@ -405,6 +407,11 @@ class Run:
                 tell(trainer.args, logger, "The run was finished there: nothing is left to train.")
             computes = trainer.compute_metrics is not None
             unused_arguments.warn_unused(trainer.args, plan.max_steps, computes, self.contract.has_default_loss)
+
+    @property
+    def _micro_batches(self) -> str:
+        budget, count = self.trainer.args.max_tokens_per_batch, f"{self.batch_size} x {self.plan.accumulation}"
+        return count if budget is None else f"on average {count} in up to {budget} tokens"
 
     def _end(self) -> TrainOutput:
         """After the last step: pending checks on the device, the best model, and the metrics of the whole run."""

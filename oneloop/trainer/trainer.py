@@ -225,6 +225,16 @@ class Trainer(MetricsMethods, OverridableMethods, TrainerBase[Args_co]):
         run = self._oneloop.run
         return run.batch_size * run.accumulation * self._oneloop.mesh.num_batches
 
+    def batch_cost(self, samples: int, longest: int) -> float:
+        """What a training micro-batch costs of max_tokens_per_batch: its tokens, with padding. May be overridden, for
+        example to count attention: `samples * longest * (1 + longest / 1000)`.
+
+        Args:
+            samples: How many samples the micro-batch has.
+            longest: The length of the longest one.
+        """
+        return samples * longest
+
     def record_event(self, event: str, **facts: object) -> None:
         """Append an event to the record of the run, run.jsonl in output_dir; the report page shows it.
 

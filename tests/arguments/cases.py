@@ -118,6 +118,7 @@ DATA = {
     "length_column_name": shows(
         probes.first_batch("length"), ("length", [15]), ("size", [0]), train_sampling_strategy="group_by_length"
     ),
+    "max_tokens_per_batch": shows(probes.rows_of_five_tokens, (None, [4] * 4), (10, [2] * 4), (39, [6, 6, 4, 4])),
     "packing": shows(
         probes.rows_of_documents(),
         (False, [4, 4]),

@@ -154,6 +154,10 @@ def first_batch(*columns):
     return see
 
 
+def rows_of_five_tokens(tiny_run):
+    return notes("rows")(tiny_run, data=samples(length=lambda i: 5))
+
+
 def sortish(tiny_run):
     tiny_run.seq2seq = True
     return first_batch("length")(tiny_run)

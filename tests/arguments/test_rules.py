@@ -19,6 +19,7 @@ RANGES = {
     "data_seed": ">= 0, <= 4294967295",
     "past_index": ">= -1",
     "per_device_train_batch_size": ">= 1",
+    "max_tokens_per_batch": ">= 1",
     "per_device_eval_batch_size": ">= 1",
     "gradient_accumulation_steps": ">= 1",
     "dataloader_num_workers": ">= 0",
