@@ -71,6 +71,8 @@ def test_the_time_is_limited(children, monkeypatch):
     found = run("torch", say=lambda text: None, total=700)
     states = [each["state"] for each in found["checks"]]
     assert states[0] == "passed" and states[-1] == "not run"
+    limits = [limit for _, _, limit in children[1][1:]]  # seconds that are left, and at least half a minute
+    assert limits == [min(each.limit, left) for each, left in zip(checks.CHECKS, (500, 300, 100))]
     assert "the time is over" in found["checks"][-1]["why"]
 
 
@@ -115,6 +117,19 @@ def test_a_child_that_hangs_or_crashes(monkeypatch, tmp_path):
         started = time.monotonic()
         assert words in running._child({}, tmp_path, 1.0 if "sleep" in code else 30.0)["why"]
         assert time.monotonic() - started < 30
+
+
+def test_a_child_that_hangs_leaves_no_process_behind(monkeypatch, tmp_path):
+    """As a check of two processes does. They hold its output open, for which it would be waited."""
+    code = "import subprocess, sys, time; started = subprocess.Popen(['sleep', '60']); "
+    code += f"open({str(tmp_path / 'pid')!r}, 'w').write(str(started.pid)); time.sleep(60)"
+    monkeypatch.setattr(sys, "executable", write_program(tmp_path, code))
+    started = time.monotonic()
+    assert "did not end" in running._child({}, tmp_path, 2.0)["why"]
+    assert time.monotonic() - started < 30
+    pid = (tmp_path / "pid").read_text()
+    state = Path(f"/proc/{pid}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def write_program(folder, code):

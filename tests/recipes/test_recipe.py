@@ -341,6 +341,19 @@ def test_tags_need_the_words_of_tokens(at, capsys, monkeypatch):
     assert "token-classification needs a tokenizer that knows the word of each token" in said
 
 
+@pytest.mark.parametrize(
+    ("config", "tokenizer", "limit"),
+    [
+        ({"max_position_embeddings": 512}, {"model_max_length": 128}, 128),
+        ({"max_position_embeddings": 64}, {"model_max_length": 10**30}, 64),  # of a tokenizer that knows none
+        ({"n_positions": 32}, {}, 32),
+        ({"max_position_embeddings": -1}, {"model_max_length": None}, None),
+    ],
+)
+def test_the_most_tokens_that_a_model_accepts(config, tokenizer, limit):
+    assert libraries.limit(SimpleNamespace(**config), SimpleNamespace(**tokenizer)) == limit
+
+
 def test_a_missing_peft_names_the_command(at, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     assert "pip install peft" in fails([*BASE, "--lora", "--device", "cpu", "--report_to", "none"], capsys)
