@@ -212,7 +212,7 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         Returns the values by the names that were used, the fields that they set, and the options of `add_argument`.
         """
         try:
-            stored = self._from_data({} if data is None else data, False, "See --help for all of them.")
+            stored = self._from_data({} if data is None else data, False, "see --help for all of them.")
             namespace, rest = super().parse_known_args(list(args))
             if rest:
                 self.error(self._unknown_words(rest, []))

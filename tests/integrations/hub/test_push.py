@@ -283,6 +283,15 @@ def test_the_model_card(backend, arguments, tmp_path):
     assert TOKEN not in text and "HUB_TOKEN" not in text
 
 
+def test_a_card_has_no_paths_of_the_machine(backend, arguments, tmp_path):
+    (tmp_path / "somewhere" / "base").mkdir(parents=True)
+    trainer = Trainer(backend.classifier(), arguments(**RUN | {"output_dir": tmp_path / "out"}), None, rows(16))
+    trainer.create_model_card(finetuned_from=str(tmp_path / "somewhere" / "base"), dataset="pears")
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "fine-tuned from `base` on pears" in text and "base_model" not in text and "huggingface.co" not in text
+    assert "somewhere" not in text and str(tmp_path) not in text
+
+
 def test_the_library_of_a_model():
     model = type("Model", (), {})
     assert card.library_of(model()) is None
