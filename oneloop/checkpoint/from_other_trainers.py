@@ -44,7 +44,7 @@ def load_run(run: SavedRun, checkpoint: Checkpoint) -> Position:
     _load_callbacks(run, state)
     for part in run.parts:
         part.load_from_other_trainer(path, state)
-    start = _position(run, state)
+    start = _position(run, state, path)
     if _continues_data_order(run, path):
         notes = notes + _load_rng_state_of_run(run, path, start)
     notes = notes + _changes(run, state, decay) + other_trainers.missing(path)
@@ -114,11 +114,15 @@ def _load_callbacks(run: SavedRun, state: dict[str, Any]) -> None:
             callback.best = state.get("best_metric")
 
 
-def _position(run: SavedRun, state: dict[str, Any]) -> Position:
-    """Counted from the step; data without a length from the epoch, which is a fraction of max_steps then."""
+def _position(run: SavedRun, state: dict[str, Any], path: Path | None = None) -> Position:
+    """Counted from the step; data without a length from the epoch, which is a fraction of max_steps then, or by what
+    the library counted."""
     plan, args, step = run.plan, run.core.trainer.args, state["global_step"]
+    counted = None if plan.steps_per_epoch or path is None else other_trainers.position(path)
     if plan.steps_per_epoch:
         epoch, done = divmod(step, plan.steps_per_epoch)
+    elif counted is not None:
+        epoch, done = counted
     else:
         fraction = float(state.get("epoch") or 0.0)
         epoch = int(fraction)

@@ -32,10 +32,16 @@ class Entry:
     written: float
     bytes: int
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # of another trainer's: what a run that resumes from it has of it
     latest: bool = False  # resume_from_checkpoint=True would start here
     best: bool = False  # of its run, according to the metric
     path: Path = field(default_factory=Path)
     url: str | None = None  # if it is in object storage
+
+    @property
+    def may_be_pruned(self) -> bool:
+        """Names that other trainers or their users give are not understood: they may mean that it should be kept."""
+        return self.name.startswith(f"{store.PREFIX}-")
 
     def to_json(self, now: float) -> dict[str, Any]:
         plain = {key: value for key, value in vars(self).items() if key not in ("path", "url")}
@@ -50,13 +56,14 @@ def list_checkpoints(
     With `contents` checksums are verified, which reads every byte; without, only sizes are compared. `problems` finds
     what is wrong with one.
     """
-    if not directory.is_dir():
+    if not directory.is_dir() and not store.is_external(directory):
         raise CheckpointError(f"{directory} is not a directory. Pass the output_dir of a run, or a checkpoint in it.")
     if _is_checkpoint(directory):
-        return [_entry(_checkpoint(directory.resolve()), contents, problems)], []
-    # Those of other trainers may have been renamed when a checkpoint of ours took their place.
-    renamed = [p for name in other_trainers.WRITERS for p in directory.glob(f"{store.PREFIX}-*.{name}*")]
-    moved = [p for p in renamed if store.is_external(p)]
+        path = directory.resolve() if directory.is_dir() else directory
+        return [_entry(_checkpoint(path), contents, problems)], []
+    # Those of other trainers may have been renamed when a checkpoint of ours took their place; and what was exported.
+    renamed = [p for name in (*other_trainers.WRITERS, "dcp") for p in directory.glob(f"{store.PREFIX}-*.{name}*")]
+    moved = [p for p in renamed if store.is_external(p)] + other_trainers.files_in(directory)
     found = sorted(store.find(directory) + [_checkpoint(p) for p in moved], key=lambda c: (c.step, c.written))
     entries = [_entry(c, contents, problems) for c in found]
     _mark(directory, entries)
@@ -74,10 +81,18 @@ def _checkpoint(path: Path) -> store.CheckpointInfo:
     manifest, number = store.read_manifest(path) or {}, re.search(r"-(\d+)", path.name)
     step = manifest.get("step", json_object(path / other_trainers.STATE).get("global_step"))
     if not isinstance(step, int) or isinstance(step, bool):
-        step = int(number[1]) if number else 0
+        step = int(number[1]) if number else _counted_step(path)
     return store.CheckpointInfo(
         path, step, manifest.get("run_id"), float(manifest.get("written", path.stat().st_mtime))
     )
+
+
+def _counted_step(path: Path) -> int:
+    """The step that a checkpoint of another trainer counts; 0 if it cannot be read."""
+    with contextlib.suppress(CheckpointError):
+        if store.is_external(path):
+            return int(other_trainers.state(path)["global_step"])
+    return 0
 
 
 def _entry(checkpoint: store.CheckpointInfo, contents: bool, find_problems: Problems) -> Entry:
@@ -96,6 +111,7 @@ def _entry(checkpoint: store.CheckpointInfo, contents: bool, find_problems: Prob
         written=checkpoint.written,
         bytes=_size(path),
         problems=problems,
+        notes=other_trainers.summary(path) if other and not problems else [],
         path=path,
     )
 
@@ -117,7 +133,7 @@ def _mark(parent: Path, entries: list[Entry]) -> None:
 
 def _size(path: Path) -> int:
     total = 0
-    for file in path.rglob("*"):
+    for file in path.rglob("*") if path.is_dir() else [path]:
         with contextlib.suppress(FileNotFoundError):  # a run may be deleting it
             total += file.stat().st_size if file.is_file() else 0
     return total
@@ -136,11 +152,12 @@ def checkpoints_to_delete(entries: list[Entry], keep: int, damaged: bool, others
     for run in {entry.run for entry in entries}:
         if run is None and not others:
             continue
-        whole = [e for e in entries if e.run == run and not e.problems and e.writer != "unknown"]
+        whole = [e for e in entries if e.run == run and not e.problems and e.writer != "unknown" and e.may_be_pruned]
         kept = {e.name for e in whole[-keep:]} | {e.name for e in whole if e.best or e.latest}
         gone += [e for e in whole if e.name not in kept]
     if damaged:
-        gone += [e for e in entries if e.problems and (e.writer == "oneloop" or others or _is_torn(e))]
+        wrong = [e for e in entries if e.problems and e.may_be_pruned]
+        gone += [e for e in wrong if e.writer == "oneloop" or others or _is_torn(e)]
     return sorted(gone, key=lambda e: (e.step, e.name))
 
 

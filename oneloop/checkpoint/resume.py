@@ -45,10 +45,16 @@ def find(wanted: Any, output_dir: str) -> tuple[Checkpoint | None, list[str]]:
     if wanted is True or wanted == "latest":
         return _newest_complete(output_dir)
     path = Path(wanted) if isinstance(wanted, (str, os.PathLike)) else None
-    if path is None or not path.is_dir():
+    if path is None or not (path.is_dir() or store.is_external(path)):
         raise CheckpointError(
             f"resume_from_checkpoint={wanted!r} is not a directory. Pass a checkpoint-N directory, or True "
-            "for the newest one in output_dir."
+            "for the newest one in output_dir; or a checkpoint of another trainer in one file."
+        )
+    newest = None if store.find(path) or store.is_external(path) else other_trainers.newest_file(path)
+    if newest is not None:
+        raise CheckpointError(
+            f"{path} is a folder with checkpoints of {other_trainers.writer(newest)}. Pass one of them, such as "
+            f"{newest}, which is the newest."
         )
     if not (path / store.MANIFEST).exists() and store.newest_first(path):
         return _newest_complete(str(path))  # the output_dir of a run

@@ -1,4 +1,4 @@
-"""`oneloop checkpoints`: list, verify and prune the checkpoints of a run."""
+"""`oneloop checkpoints`: list, verify, prune and export the checkpoints of a run."""
 
 import argparse
 import contextlib
@@ -9,6 +9,7 @@ from typing import Any
 
 from ..checkpoint import store
 from ..checkpoint.listing import FORMAT, Entry, list_checkpoints, prune, size_text
+from ..compat import checkpoint_export
 from ..errors import ArgumentError
 from ..formats import urls
 from ..formats.terminal import printable
@@ -20,6 +21,11 @@ def command(options: argparse.Namespace) -> int:
     given = [name for name in ("keep", "damaged", "foreign", "dry_run") if getattr(options, name) not in (None, False)]
     if given and options.action != "prune":
         raise ArgumentError(f"--{given[0].replace('_', '-')} is an option of prune: oneloop checkpoints DIR prune ...")
+    if options.action == "export":
+        return export(options.directory, options.to, options.output, options.json)
+    wrong = [name for name in ("to", "output") if getattr(options, name) is not None]
+    if wrong:
+        raise ArgumentError(f"--{wrong[0]} is an option of export: oneloop checkpoints DIR export ...")
     return run(
         options.action,
         options.directory,
@@ -82,6 +88,22 @@ def run(
     return 1 if wrong else 0
 
 
+def export(directory: str, to: Any, output: str | None, as_json: bool = False) -> int:
+    """Write a checkpoint for another program, and print what it has."""
+    checkpoint_export.check_format(to)
+    if urls.is_url(directory):
+        raise ArgumentError("export reads a directory of this machine. Copy the checkpoint from its URL first.")
+    done = checkpoint_export.export(Path(directory), to, None if output is None else Path(output))
+    if as_json:
+        data = {"format": FORMAT, "action": "export", "to": to, "path": str(done.path), "step": done.step}
+        print(json.dumps(data | {"kept": done.kept, "left": done.left}, indent=2))
+        return 0
+    lines = [f"{done.path}: step {done.step}, for {to}"]
+    lines += [f"  has: {', '.join(done.kept)}", *(f"  has not: {left}" for left in done.left)]
+    print("\n".join(printable(line, keep="") for line in lines))
+    return 0
+
+
 def _text(folder: str, entries: list[Entry], leftovers: list[str], now: float, by_size: bool) -> list[str]:
     wrong = [entry for entry in entries if entry.problems]
     count = f"{len(entries)} checkpoint{'s' * (len(entries) != 1)}, {size_text(sum(e.bytes for e in entries))}"
@@ -94,6 +116,9 @@ def _text(folder: str, entries: list[Entry], leftovers: list[str], now: float, b
         lines += ["", *("  ".join(_aligned(row, widths)).rstrip() for row in rows)]
     for entry in wrong:
         lines += ["", f"{entry.name} is incomplete or corrupt:", *(f"  {problem}" for problem in entry.problems)]
+    described = [entry for entry in entries if entry.notes][-1:]  # the others of its run are like it
+    for entry in described:
+        lines += ["", f"{entry.name}, {entry.notes[0]}:", *(f"  {note}" for note in entry.notes[1:])]
     if leftovers:
         lines += ["", "Saves in progress, or remains of interrupted ones (removed at the next start):"]
         lines += [f"  {name}" for name in leftovers]

@@ -117,19 +117,23 @@ def _add_diff(commands: Any) -> None:
 def _add_checkpoints(commands: Any) -> None:
     checkpoints = commands.add_parser(
         "checkpoints",
-        help="list, verify and prune the checkpoints of a run",
-        description="List the checkpoints of a run, verify them, and delete those that are not needed.",
+        help="list, verify, prune and export the checkpoints of a run",
+        description="List the checkpoints of a run, verify them, delete those that are not needed, and write one for "
+        "another trainer.",
         epilog="Exit status: 0 if all checkpoints are complete, 1 if any is damaged, 2 if the command failed.",
     )
     checkpoints.add_argument(
-        "directory", metavar="DIR", help="the output_dir of a run, or one of its checkpoints; or a URL"
+        "directory",
+        metavar="DIR",
+        help="the output_dir of a run, or a checkpoint, also of another trainer; or a URL",
     )
     checkpoints.add_argument(
         "action",
         nargs="?",
         default="list",
-        choices=("list", "verify", "prune"),
-        help="list (default) compares sizes; verify reads every byte and compares checksums; prune deletes",
+        choices=("list", "verify", "prune", "export"),
+        help="list (default) compares sizes; verify reads every byte and compares checksums; prune deletes; export "
+        "writes the checkpoint, or the newest one of the run, as another trainer resumes from it",
     )
     add = checkpoints.add_argument
     add("--json", action="store_true", help="print JSON instead of text")
@@ -141,6 +145,12 @@ def _add_checkpoints(commands: Any) -> None:
         help="prune: also delete checkpoints of transformers' Trainer, as a separate run",
     )
     add("--dry-run", action="store_true", help="prune: only print what would be deleted")
+    add(
+        "--to",
+        choices=("transformers", "dcp"),
+        help="export: for transformers' Trainer, or as a folder of torch.distributed.checkpoint",
+    )
+    add("--output", metavar="DIR", help="export: where to write it (default: CHECKPOINT.transformers, CHECKPOINT.dcp)")
     checkpoints.set_defaults(failure=2)
 
 

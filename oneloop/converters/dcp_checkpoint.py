@@ -79,22 +79,33 @@ def state(path: Path) -> dict[str, Any]:
 def problems(path: Path, contents: bool = True) -> list[str]:
     """Why a run cannot resume from it."""
     try:
-        outside = [links.problem(name) for name in links.leading_out(path)]
-        if outside:
-            return outside
+        found = folder_problems(path, contents)
+        if found:
+            return found
         named = opened(path)
         if not named.weights:
             return ["it has no weights"]
         if not named.has_optimizer:
             return ["it has no state of an optimizer, only weights"]
         state(path)
-        found = []
         for file in _files(path) if contents else ():
             wrong = transformers_checkpoint.problem_with(file, contents)
             found += [wrong] if wrong else []
         return found
     except CheckpointError as error:
         return [str(error)]
+
+
+def folder_problems(path: Path, contents: bool) -> list[str]:
+    """What is wrong with the files of torch.distributed.checkpoint in a folder. Each item in them is an archive with
+    checksums, which `contents` verifies."""
+    outside = [links.problem(name) for name in links.leading_out(path)]
+    if outside or not contents:
+        return outside
+    folders = [f for f in (path, path / f"{MODEL}_0", path / f"{OPTIMIZER}_0") if (f / METADATA).is_file()]
+    items = {item[1:] for folder in folders for stored in _described(folder)[1].values() for item in stored}
+    found = [torch_archive.problem(*item) for item in sorted(items)]
+    return [each for each in dict.fromkeys(found) if each is not None]
 
 
 def _files(path: Path) -> list[Path]:
@@ -190,21 +201,16 @@ class ArchivedTensor(StoredTensor):
         return inner.elements(first, last)
 
 
+Place = tuple[Shape, Path, int, int]  # the offset in a tensor, and the part of a file that has the box
+
+
 def tree(folder: Path) -> dict[Any, Any]:
     """The state that was saved: tensors, not read yet, and other values."""
-    metadata = _metadata(folder)
-    described, stored = metadata.get("state_dict_metadata"), metadata.get("storage_data")
-    if not isinstance(described, dict) or not isinstance(stored, dict):
-        raise CheckpointError(f"{folder / METADATA} is not the metadata of torch.distributed.checkpoint")
-    by_name: dict[str, list[tuple[Shape, Path, int, int]]] = {}
-    sizes: dict[str, int] = {}
-    for index, info in stored.items():
-        name, offset, file, start, length = _place(folder, index, info, sizes)
-        by_name.setdefault(name, []).append((offset, file, start, length))
+    metadata, by_name = _described(folder)
     paths = metadata.get("planner_data")
     paths = paths if isinstance(paths, dict) else {}
     found: dict[Any, Any] = {}
-    for name, facts in described.items():
+    for name, facts in metadata["state_dict_metadata"].items():
         if not isinstance(name, str) or not isinstance(facts, Unknown):
             raise CheckpointError(f"{folder / METADATA} describes something without a name")
         parts = by_name.get(name, [])
@@ -214,6 +220,20 @@ def tree(folder: Path) -> dict[Any, Any]:
             value = _tensor(folder, name, facts, parts)
         _put(found, paths.get(name), name, value)
     return found
+
+
+def _described(folder: Path) -> tuple[dict[str, Any], dict[str, list[Place]]]:
+    """The metadata of a folder, and where the parts of each item are."""
+    metadata = _metadata(folder)
+    described, stored = metadata.get("state_dict_metadata"), metadata.get("storage_data")
+    if not isinstance(described, dict) or not isinstance(stored, dict):
+        raise CheckpointError(f"{folder / METADATA} is not the metadata of torch.distributed.checkpoint")
+    by_name: dict[str, list[Place]] = {}
+    sizes: dict[str, int] = {}
+    for index, info in stored.items():
+        name, offset, file, start, length = _place(folder, index, info, sizes)
+        by_name.setdefault(name, []).append((offset, file, start, length))
+    return metadata, by_name
 
 
 def _metadata(folder: Path) -> dict[str, Any]:
@@ -262,14 +282,14 @@ def _numbers(value: Any, source: str) -> Shape:
     return tuple(value)
 
 
-def _value(folder: Path, name: str, parts: list[tuple[Shape, Path, int, int]]) -> Any:
+def _value(folder: Path, name: str, parts: list[Place]) -> Any:
     if len(parts) != 1:
         raise CheckpointError(f"{folder / METADATA} has {len(parts)} places for {name[:200]}")
     _, file, start, length = parts[0]
     return torch_archive.read(file, start, length)
 
 
-def _tensor(folder: Path, name: str, facts: Unknown, parts: list[tuple[Shape, Path, int, int]]) -> Tensor:
+def _tensor(folder: Path, name: str, facts: Unknown, parts: list[Place]) -> Tensor:
     source = f"{folder / METADATA}, at {name[:200]},"
     properties = facts.get("properties")
     kind = properties.state[0] if isinstance(properties, Unknown) and isinstance(properties.state, tuple) else None

@@ -1,7 +1,7 @@
 """Weights and optimizer state of a run by the names of parameters, as checkpoints of several libraries have them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import CheckpointError
@@ -26,6 +26,37 @@ class NamedState:
     @property
     def has_optimizer(self) -> bool:
         return bool(self.groups) or self.by_number is not None
+
+    def named_as(self, wanted: set[str], source: str) -> "NamedState":
+        """The same for a model with these parameters that another module had in an attribute, as a LightningModule has
+        its `self.model`: without the prefix of its names there. What else that module has is left out."""
+        if wanted <= set(self.weights) or not wanted:
+            return self
+        first = min(wanted)
+        tried = [name.removesuffix(first) for name in self.weights if name.endswith(f".{first}")]
+        fitting = [prefix for prefix in tried if all(prefix + name in self.weights for name in wanted)]
+        if len(fitting) > 1:
+            raise CheckpointError(
+                f"{source} has such weights {len(fitting)} times, under {', '.join(sorted(fitting))[:200]}; it is not "
+                "known which of them was trained. Give the Trainer the whole module that was saved."
+            )
+        if not fitting:
+            return self
+        (prefix,) = fitting
+
+        def inside(values: dict[str, Any]) -> dict[str, Any]:
+            return {n.removeprefix(prefix): value for n, value in values.items() if n.startswith(prefix)}
+
+        groups = [
+            group | {"param_names": [n.removeprefix(prefix) for n in group["param_names"] if n.startswith(prefix)]}
+            for group in self.groups
+        ]
+        return replace(self, weights=inside(self.weights), states=inside(self.states), groups=groups)
+
+    def fields(self) -> list[str]:
+        """What the optimizer keeps for parameters."""
+        states = self.states if self.by_number is None else self.by_number["state"]
+        return sorted({str(key) for state in states.values() for key, value in state.items() if value is not None})
 
     def counted_steps(self) -> int | None:
         """The number of updates that the optimizer counted."""

@@ -5,24 +5,33 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import CheckpointError
-from . import dcp_checkpoint, deepspeed_checkpoint, mindnlp_checkpoint, paddlenlp_checkpoint, transformers_checkpoint
+from . import (
+    dcp_checkpoint,
+    deepspeed_checkpoint,
+    file_checkpoint,
+    mindnlp_checkpoint,
+    paddlenlp_checkpoint,
+    transformers_checkpoint,
+)
 from .named_state import NamedState
 
 # In the order in which they are asked: transformers' files have the most common names.
 _LIBRARIES: tuple[ModuleType, ...] = (
+    file_checkpoint,
     paddlenlp_checkpoint,
     mindnlp_checkpoint,
     deepspeed_checkpoint,
     dcp_checkpoint,
     transformers_checkpoint,
 )
-_WITHOUT_STATE = (deepspeed_checkpoint, dcp_checkpoint)  # also written by programs without a Trainer
+_WITHOUT_STATE = (file_checkpoint, deepspeed_checkpoint, dcp_checkpoint)  # need no trainer_state.json
 _OF_TRANSFORMERS = (deepspeed_checkpoint, dcp_checkpoint, transformers_checkpoint)
 WRITERS = (
     "transformers",
     *paddlenlp_checkpoint.WRITERS,
     *mindnlp_checkpoint.WRITERS,
     *dcp_checkpoint.WRITERS,
+    *file_checkpoint.WRITERS,
     "DeepSpeed",
 )
 STATE = transformers_checkpoint.STATE
@@ -42,6 +51,16 @@ def library_of(path: Path) -> Any:
         return None
     has_state = any((path / name).is_file() for name in states)
     return next((each for each in _LIBRARIES if (has_state or each in _WITHOUT_STATE) and each.wrote(path)), None)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Checkpoints in a directory that need no folder of their own, or have one with a name of their own."""
+    return [path for path in sorted(folder.glob(f"*{file_checkpoint.SUFFIX}")) if library_of(path) is file_checkpoint]
+
+
+def newest_file(folder: Path) -> Path | None:
+    """The newest of these."""
+    return max(files_in(folder), key=file_checkpoint.written, default=None)
 
 
 def writer(path: Path) -> str:
@@ -78,13 +97,20 @@ def has_known_order(path: Path) -> bool:
 
 def is_of_trainer(path: Path) -> bool:
     """Whether a library's Trainer wrote it, and not another program."""
-    return library_of(path) not in _WITHOUT_STATE or (path / STATE).is_file()
+    library = library_of(path)
+    return library not in _WITHOUT_STATE or (path / STATE).is_file() or library.writer(path) == "Lightning"
 
 
 def missing(path: Path) -> list[str]:
     """What a run needs and the checkpoint does not have, and what happens instead."""
     named = named_state(path)
     return [] if named is None else list(named.missing)
+
+
+def position(path: Path) -> tuple[int, int] | None:
+    """The epoch, and the updates made in it, if the library counted them."""
+    recorded = getattr(library_of(path), "position", None)
+    return None if recorded is None else recorded(path)
 
 
 def is_divided(path: Path) -> bool:
@@ -104,10 +130,35 @@ def layout(path: Path) -> str | None:
     return None if described is None else described(path)
 
 
+def summary(path: Path) -> list[str]:
+    """What a run that resumes from a checkpoint without problems has of it, and what not, in words."""
+    library, named = library_of(path), named_state(path)
+    by = f"the Trainer of {library.writer(path)}" if is_of_trainer(path) else library.writer(path)
+    release, divided = library.version(path), layout(path)
+    found = [f"written by {by}" + (f" {release}" if release else "") + (f" ({divided})" if divided else "")]
+    has_log = (path / STATE).is_file()
+    if named is None:
+        found.append("carried over: weights, optimizer state, schedule, step and log history")
+    else:
+        fields = ", ".join(named.fields()[:8])
+        kept = [f"weights ({len(named.weights)} tensors)", f"optimizer state ({fields})", "step"]
+        kept += (
+            ["schedule"] if named.scheduler is not None or (path / transformers_checkpoint.SCHEDULER).is_file() else []
+        )
+        kept += ["loss scale"] if named.scaler is not None else []
+        found.append(f"carried over: {', '.join(kept + ['log history'] * has_log)}")
+        found += named.missing
+    if has_known_order(path):
+        found.append('the order of the data and the random states are continued with data_order="transformers"')
+    else:
+        found.append("the order of the data is oneloop's: up to an epoch's samples may be repeated, and as many missed")
+    return found
+
+
 def check_framework(path: Path, name: str) -> None:
     """Their optimizer states are those of one framework."""
     library = library_of(path)
-    if library is not None and library not in _OF_TRANSFORMERS and name not in library.FRAMEWORKS:
+    if library is not None and hasattr(library, "FRAMEWORKS") and name not in library.FRAMEWORKS:
         raise CheckpointError(
             f"{path} was written by the Trainer of {library.writer(path)} on {library.FRAMEWORK}, and this is a model "
             f"of {name}. Resume it with a {library.FRAMEWORK} model: the next checkpoint, which oneloop writes, can be "

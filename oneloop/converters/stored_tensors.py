@@ -150,10 +150,16 @@ def is_covered(shape: Shape, boxes: Sequence[tuple[Shape, Shape]]) -> bool:
         return False
     if any(o + s > n for offsets, sizes in boxes for o, s, n in zip(offsets, sizes, shape)):
         return False
-    filled = [each for each in boxes if math.prod(each[1])]
+    filled = sorted(each for each in boxes if math.prod(each[1]))
     if sum(math.prod(sizes) for _, sizes in filled) != math.prod(shape):
         return False
-    return not any(_overlap(a, b) for i, a in enumerate(filled) for b in filled[:i])
+    current: list[tuple[Shape, Shape]] = []  # boxes that reach the rows of this one: a thousand slices have no pairs
+    for each in filled if shape else ():
+        current = [other for other in current if other[0][0] + other[1][0] > each[0][0]]
+        if any(_overlap(each, other) for other in current):
+            return False
+        current.append(each)
+    return True
 
 
 def _overlap(a: tuple[Shape, Shape], b: tuple[Shape, Shape]) -> bool:

@@ -69,6 +69,18 @@ def read(path: Path, start: int = 0, length: int | None = None) -> Any:
         ) from None
 
 
+def problem(path: Path, start: int, length: int) -> str | None:
+    """What is wrong with the checksums of an archive in a part of a file; None if they are right."""
+    try:
+        with open_file(path) as file, zipfile.ZipFile(_Window(file, start, length)) as archive:
+            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                return f"{path.name} has a compressed archive"
+            broken = archive.testzip()
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
+        return f"{path.name} cannot be read at byte {start}: {error}"
+    return f"{path.name} has changed since it was written (checksum of {broken} at byte {start})" if broken else None
+
+
 class _Window(io.RawIOBase):
     """A part of a file as a file."""
 

@@ -66,10 +66,10 @@ def save(folder, way, model, optimizer, schedule, step):
     dcp.save({**weights, "optimizer": flat, **more}, checkpoint_id=folder)
 
 
-def loss_of(model, rows, total):
+def loss_of(model, rows, total, size):
     ids, labels = torch.stack([r["input_ids"] for r in rows]), torch.stack([r["labels"] for r in rows])
     logits = model(input_ids=ids).logits[:, :-1].flatten(0, 1)
-    return cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum") * dist.get_world_size() / total
+    return cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum") * size / total
 
 
 def main(folder, way):
@@ -90,7 +90,7 @@ def main(folder, way):
         model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
     found = []
     for step in range(1, common.STEPS + 1):
-        loss = loss_of(model, rows[rank::size], total)
+        loss = loss_of(model, rows[rank::size], total, size)
         loss.backward()
         clip = model.clip_grad_norm_ if way.startswith("fsdp1") else None
         clip(1.0) if clip else torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

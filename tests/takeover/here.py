@@ -1,4 +1,5 @@
 """A run that began elsewhere and continues here: `here.py FOLDER CHECKPOINT [NAME=JSON ...]`, or with torchrun.
+Without a checkpoint (`-`) it begins here.
 
 The losses of its steps go to FOLDER/here.json.
 """
@@ -30,7 +31,7 @@ def main(folder, checkpoint, *more):
         **common.SHARED | given,
     )
     trainer = Trainer(common.model(kind), args, train_dataset=common.rows(rows))
-    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train(resume_from_checkpoint=None if checkpoint == "-" else checkpoint)
     if trainer.is_world_process_zero():
         (Path(folder) / "here.json").write_text(json.dumps(common.losses(trainer)))
 

@@ -104,7 +104,7 @@ def from_raw(raw: Raw) -> torch.Tensor:
 
 def load_weights(model: nn.Module, path: Path, strategy: Any = None) -> None:
     """Load the weights of a checkpoint in any format. Tied weights may be missing or stored twice."""
-    named = other_trainers.named_state(path)
+    named = _named(model, path)
     if named is not None:
         _load_named_weights(model, named, path, strategy)
         return
@@ -125,6 +125,13 @@ def load_weights(model: nn.Module, path: Path, strategy: Any = None) -> None:
     except CheckpointError:
         if any(file.suffix != ".safetensors" for file in files) or not _load_renamed(unwrap(model), path):
             raise
+
+
+def _named(model: nn.Module, path: Path) -> NamedState | None:
+    """The state of a checkpoint by the names of this model; None for files that are read whole."""
+    named = other_trainers.named_state(path)
+    trained = {name for name, p in unwrap(model).named_parameters() if p.requires_grad}
+    return None if named is None else named.named_as(trained, str(path))
 
 
 def _load_named_weights(model: nn.Module, named: NamedState, path: Path, strategy: Any) -> None:
@@ -240,7 +247,7 @@ def load_optimizer(optimizer: Any, model: nn.Module, path: Path, strategy: Any =
             f"{', '.join(_STATES)} can be loaded. Use the optimizer that the checkpoint was written with, if it is one "
             "of them, or start a new run from its weights."
         )
-    named = other_trainers.named_state(path)
+    named = _named(model, path)
     stored = _read_mapping(file) if named is None else _with_external(named.numbered())
     source = str(file if named is None else path)
     states, groups = _check(stored, source, kind, _STATES[kind])
