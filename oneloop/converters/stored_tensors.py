@@ -150,12 +150,16 @@ def is_covered(shape: Shape, boxes: Sequence[tuple[Shape, Shape]]) -> bool:
         return False
     if any(o + s > n for offsets, sizes in boxes for o, s, n in zip(offsets, sizes, shape)):
         return False
-    filled = sorted(each for each in boxes if math.prod(each[1]))
+    filled = [each for each in boxes if math.prod(each[1])]
     if sum(math.prod(sizes) for _, sizes in filled) != math.prod(shape):
         return False
-    current: list[tuple[Shape, Shape]] = []  # boxes that reach the rows of this one: a thousand slices have no pairs
-    for each in filled if shape else ():
-        current = [other for other in current if other[0][0] + other[1][0] > each[0][0]]
+    if not shape:
+        return True
+    # Along the dimension that is cut most often: there a thousand slices have no pairs to compare.
+    axis = max(range(len(shape)), key=lambda i: len({offsets[i] for offsets, _ in filled}))
+    current: list[tuple[Shape, Shape]] = []
+    for each in sorted(filled, key=lambda box: box[0][axis]):
+        current = [other for other in current if other[0][axis] + other[1][axis] > each[0][axis]]
         if any(_overlap(each, other) for other in current):
             return False
         current.append(each)

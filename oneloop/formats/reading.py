@@ -59,7 +59,9 @@ def read_bytes(path: Path, limit: int = LARGEST) -> bytes:
     try:
         with open_file(path) as f:
             size = os.fstat(f.fileno()).st_size
-            data = b"" if size > limit else f.read(limit + 1)
+            data = b"" if size > limit else f.read(size + 1)  # memory for as many bytes is taken, whatever there is
+            if len(data) > size:  # it has grown since
+                data += f.read(limit + 1 - len(data))
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CheckpointError(f"{path.name} cannot be read: {reason}") from error

@@ -5,6 +5,7 @@ Checkpoints that processes wrote in parts have names (converters/named_state.py)
 divided reads only what it has.
 """
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ...converters.parameter_groups import Loaded
 from ...converters.stored_tensors import Tensor
 from ...errors import CheckpointError, a_type
 from ...formats.reading import open_file, restoring
-from ...formats.safetensors_io import Raw
+from ...formats.safetensors_io import Raw, numpy_type
 from .._common.helpers import preview
 from . import adapters, shards, weights
 from .divided_state import DividedState
@@ -153,9 +154,28 @@ def _load_named_weights(model: nn.Module, named: NamedState, path: Path, strateg
             )
         # The weights of the base model are those that it was created with, unless the checkpoint has them.
         tensors = {name: value for name, value in own.items() if isinstance(value, torch.Tensor)} | tensors
+    _check_sizes(tensors, own, path)
     if not _takes_boxes(strategy, model):
         tensors = {n: value.full_tensor() if isinstance(value, External) else value for n, value in tensors.items()}
     (strategy or weights).load_model(model, tensors, {}, str(path))
+
+
+def _check_sizes(tensors: dict[str, Any], own: dict[str, Any], path: Path) -> None:
+    """Before anything is read: many names can have the same bytes of a file. What the model does not have, which some
+    models know how to load, is not more than the files have."""
+    strange = {
+        name: value
+        for name, value in tensors.items()
+        if isinstance(value, External) and (name not in own or tuple(own[name].shape) != tuple(value.shape))
+    }
+    size = sum(math.prod(value.shape) * numpy_type(value.dtype).itemsize for value in strange.values())
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    stored = sum(file.stat().st_size for file in files)
+    if size > stored:
+        raise CheckpointError(
+            f"{path} has {len(strange)} tensors that the model does not have, such as {preview(sorted(strange))}: they "
+            f"would take {size} bytes, and its files have {stored}. Use the model of the run that wrote it."
+        )
 
 
 def _load_renamed(model: nn.Module, path: Path) -> bool:
