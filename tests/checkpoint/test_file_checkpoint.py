@@ -1,6 +1,7 @@
 """Runs in one file: as Lightning writes its `.ckpt` (tests/takeover has the real writer), and as scripts do."""
 
 import contextlib
+import os
 import pickle
 import random
 import shutil
@@ -11,6 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from oneloop import Trainer, TrainingArguments
@@ -105,6 +107,28 @@ def test_the_whole_module(saved, tmp_path):
     check_equal(resume(path, tmp_path / "out", Module()), module, optimizer)
 
 
+def test_the_folder_of_a_divided_module(saved, tmp_path):
+    """Names in the optimizer have the prefix too; its groups have other options."""
+    path, module, optimizer = saved
+    found, names = torch.load(path, weights_only=True), {id(p): n for n, p in module.named_parameters()}
+    states = {names[id(p)]: state for p, state in optimizer.state.items()}
+    options = found["optimizer_states"][0]["param_groups"][0] | {"lr": 0.5, "params": list(states)}
+    tree = {"state_dict": found.pop("state_dict"), "optimizer_0": {"state": states, "param_groups": [options]}}
+    del found["optimizer_states"]
+    folder = tmp_path / "epoch=1-step=3.folder.ckpt"
+    dcp.save(tree, checkpoint_id=folder, no_dist=True)
+    torch.save(found, folder / "meta.pt")
+    assert store.problems(folder, True) == []
+    check_equal(resume(folder, tmp_path / "out"), module.model, optimizer)
+    data = bytearray((folder / "__0_0.distcp").read_bytes())
+    data[data.index(module.model.lm_head.weight.detach().numpy().tobytes())] ^= 1
+    (folder / "__0_0.distcp").write_bytes(bytes(data))
+    assert store.problems(folder, False) == []
+    assert "__0_0.distcp has changed since it was written" in store.problems(folder, True)[0]
+    dcp.save(tree | {"optimizer_1": tree["optimizer_0"]}, checkpoint_id=folder, no_dist=True)
+    assert "runs with several are not read" in store.problems(folder)[0]
+
+
 def test_the_same_weights_twice_are_not_guessed(saved, tmp_path):
     found = torch.load(saved[0], weights_only=True)
     found["state_dict"] |= {n.replace("model.", "teacher.", 1): v for n, v in found["state_dict"].items()}
@@ -171,6 +195,8 @@ def test_several_optimizers_are_refused(saved, tmp_path):
 
 
 def test_the_folder_of_files_is_no_checkpoint(saved, tmp_path):
+    shutil.copy(saved[0], saved[0].with_name("a.ckpt"))
+    os.utime(saved[0].with_name("a.ckpt"), (1, 1))
     with pytest.raises(CheckpointError, match=r"checkpoints of Lightning. Pass one of them, such as .*step=3\.ckpt"):
         resume(saved[0].parent, tmp_path / "out")
 

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import random
 import shutil
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -103,7 +105,7 @@ def test_there_and_back(whole, saved, tmp_path, to):
     assert common.losses(trainer)[-20:] == common.losses(whole)[-20:]
 
 
-def test_tied_weights_and_a_loss_scale(tmp_path):
+def test_tied_weights(tmp_path):
     run(tmp_path / "out", common.model("tied"), max_steps=3, save_steps=3)
     done = export(tmp_path / "out", "dcp")
     from torch.distributed.checkpoint import FileSystemReader
@@ -113,6 +115,49 @@ def test_tied_weights_and_a_loss_scale(tmp_path):
     done = export(tmp_path / "out", "transformers")
     losses, _ = back.by_transformers(tmp_path, done.path, model="tied", max_steps=5)
     assert len(losses) == 5
+
+
+def test_the_loss_scale_and_the_averaged_weights(saved):
+    stored = json.loads((saved / "run.json").read_text())
+    scaler = {"scale": 512.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 9, "_growth_tracker": 4}
+    _rewritten(saved, stored | {"engine": {"skipped": 0, "scaler": scaler | {"deepspeed": {}}}})
+    shutil.copy(saved / "model.safetensors", saved / "average.safetensors")
+    _relisted(saved, "average.safetensors")
+    done = export(saved, "transformers")
+    assert torch.load(done.path / "scaler.pt", weights_only=True) == scaler
+    assert "loss scale" in done.kept and "the averaged weights" in done.left
+    assert not (done.path / "average.safetensors").exists()
+
+
+def test_random_states_of_each_process(saved):
+    """As they were drawn, with a cached normal number of Python's and of NumPy's generator."""
+    from oneloop import randomness
+    from oneloop.backends.loading import load
+    from oneloop.formats.safetensors_io import from_numpy, write
+
+    backend, streams, expected = load("torch"), {}, []
+    with randomness.preserve_state(backend):
+        for rank in range(2):
+            random.seed(rank)
+            np.random.seed(rank)
+            torch.manual_seed(rank)
+            random.gauss(0, 1), np.random.randn()
+            state = {name: from_numpy(value) for name, value in randomness.get_state(backend).items()}
+            streams |= {f"rank{rank}/{name}" if rank else name: value for name, value in state.items()}
+            streams |= {f"rank{rank}/epoch/{name}" if rank else f"epoch/{name}": value for name, value in state.items()}
+            expected.append((random.gauss(0, 1), np.random.randn(), random.random(), torch.rand(1).item()))
+        stored = json.loads((saved / "run.json").read_text())
+        stored["course"]["processes"] = 2
+        write(saved / "random.safetensors", streams)
+        _relisted(saved, "random.safetensors")
+        _rewritten(saved, stored)
+        done = export(saved, "transformers")
+        args = transformers.TrainingArguments(output_dir=str(saved.parent / "back"), use_cpu=True)
+        trainer = transformers.Trainer(common.model(), args, train_dataset=common.rows())
+        for rank in range(2):
+            shutil.copy(done.path / f"rng_state_{rank}.pth", done.path / "rng_state.pth")
+            trainer._load_rng_state(str(done.path))
+            assert (random.gauss(0, 1), np.random.randn(), random.random(), torch.rand(1).item()) == expected[rank]
 
 
 def test_an_adapter(tmp_path):
@@ -213,7 +258,7 @@ def _rewritten(path, run):
 def _relisted(path, name):
     """The manifest with a file as it is now."""
     manifest = json.loads((path / "manifest.json").read_text())
-    manifest["files"].pop(name)
+    manifest["files"].pop(name, None)
     if (path / name).exists():
         manifest["files"][name] = store.file_facts(path / name)
     (path / "manifest.json").write_text(json.dumps(manifest))
