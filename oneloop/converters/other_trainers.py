@@ -1,5 +1,6 @@
 """Which library's Trainer wrote a checkpoint, of those whose runs oneloop can continue."""
 
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,7 @@ from . import (
     file_checkpoint,
     mindnlp_checkpoint,
     paddlenlp_checkpoint,
+    state_trees,
     transformers_checkpoint,
 )
 from .named_state import NamedState
@@ -54,13 +56,16 @@ def library_of(path: Path) -> Any:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Checkpoints in a directory that need no folder of their own, or have one with a name of their own."""
-    return [path for path in sorted(folder.glob(f"*{file_checkpoint.SUFFIX}")) if library_of(path) is file_checkpoint]
+    """Checkpoints in a directory that need no folder of their own, or have one with a name that is not ours."""
+    files = [path for path in folder.glob(f"*{file_checkpoint.SUFFIX}") if library_of(path) is file_checkpoint]
+    folders = [path for path in folder.iterdir() if path.is_dir() and not re.match(r"\.|checkpoint-", path.name)]
+    return sorted({*files, *(path for path in folders if library_of(path) in _WITHOUT_STATE)})
 
 
 def newest_file(folder: Path) -> Path | None:
-    """The newest of these."""
-    return max(files_in(folder), key=file_checkpoint.written, default=None)
+    """The newest of those of Lightning."""
+    files = [path for path in files_in(folder) if path.suffix == file_checkpoint.SUFFIX]
+    return max(files, key=file_checkpoint.written, default=None)
 
 
 def writer(path: Path) -> str:
@@ -104,7 +109,14 @@ def is_of_trainer(path: Path) -> bool:
 def missing(path: Path) -> list[str]:
     """What a run needs and the checkpoint does not have, and what happens instead."""
     named = named_state(path)
-    return [] if named is None else list(named.missing)
+    if named is None:
+        return []
+    stored = _has_schedule(path, named) or any("schedule" in words for words in named.missing)
+    return [*named.missing, *([] if stored else [state_trees.NO_SCHEDULE])]
+
+
+def _has_schedule(path: Path, named: NamedState) -> bool:
+    return named.scheduler is not None or (path / transformers_checkpoint.SCHEDULER).is_file()
 
 
 def position(path: Path) -> tuple[int, int] | None:
@@ -147,7 +159,7 @@ def summary(path: Path) -> list[str]:
         )
         kept += ["loss scale"] if named.scaler is not None else []
         found.append(f"carried over: {', '.join(kept + ['log history'] * has_log)}")
-        found += named.missing
+        found += missing(path)
     if has_known_order(path):
         found.append('the order of the data and the random states are continued with data_order="transformers"')
     else:

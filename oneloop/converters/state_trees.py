@@ -13,6 +13,7 @@ MODELS = ("model", "state_dict", "module", "model_state_dict")
 OPTIMIZERS = ("optimizer", "optim", "optimizers", "optimizer_states", "optimizer_state_dict")
 SCHEDULERS = ("lr_scheduler", "scheduler", "lr_schedulers", "scheduler_state_dict")
 COUNTERS = ("train_state", "trainer_state", "step", "global_step", "state")
+NO_SCHEDULE = "the old schedule is not stored, so this run's is set to its step"
 _WRAPPERS = re.compile(r"^module\.|(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
@@ -35,7 +36,7 @@ def named_state(tree: Mapping[Any, Any], source: str) -> NamedState:
     state.scheduler = _scheduler(_first(tree, SCHEDULERS))
     state.step = _step(tree, state)
     if state.scheduler is None:
-        state.missing.append("the old schedule is not stored, so this run's is set to its step")
+        state.missing.append(NO_SCHEDULE)
     unused = [
         str(key)
         for key, value in tree.items()

@@ -12,6 +12,7 @@ import torch
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.checkpoint import store
+from oneloop.cli import checkpoints as command
 from oneloop.converters import other_trainers
 from oneloop.converters.stored_tensors import is_covered
 from oneloop.errors import CheckpointError
@@ -47,6 +48,15 @@ def test_unchanged_it_is_resumed(whole, tmp_path):
     for (name, p), q in zip(trainer.model.named_parameters(), model.parameters(), strict=True):
         assert torch.equal(p, q), name
         assert torch.equal(trainer.optimizer.state[p]["exp_avg"], optimizer.state[q]["exp_avg"]), name
+
+
+def test_it_is_listed_and_described(whole, capsys):
+    for target, action in ((whole, "verify"), (whole.parent, "list")):
+        assert command.run(action, str(target)) == 0
+        text = capsys.readouterr().out
+        assert "1 checkpoint, " in text and f"{whole.name}, written by " in text
+        assert "carried over: weights (4 tensors), optimizer state (exp_avg, exp_avg_sq, step), step" in text
+        assert ("the old schedule is not stored" in text) != (", step, schedule" in text)
 
 
 @pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
