@@ -184,6 +184,7 @@ def _message(run: SavedRun, path: Path, rule: str, start: Position, notes: list[
     divided = other_trainers.layout(path)
     by = f"the Trainer of {library}" if other_trainers.is_of_trainer(path) else library
     writer = by + (f" {release}" if release else "") + (f" ({divided})" if divided else "")
+    restored = "schedule, step and log history" if other_trainers.has_log(path) else "schedule and step"
     length = f" of {plan.steps_per_epoch}" if plan.steps_per_epoch else ""
     seen = start.step_in_epoch * plan.samples_per_step
     streams = f"The RNGs, such as dropout's, are seeded again with seed={args.seed}."
@@ -204,7 +205,7 @@ def _message(run: SavedRun, path: Path, rule: str, start: Position, notes: list[
         )
     return (
         f"Resuming from {path}, written by {writer}: weights, optimizer state (by the rule of: {rule}), "
-        f"schedule, step and log history are restored. The run resumes in epoch {start.epoch} (counted from 0) after "
+        f"{restored} are restored. The run resumes in epoch {start.epoch} (counted from 0) after "
         f"step {start.step_in_epoch}{length}, which is step {step} of the whole run. {data} {streams} "
         + (f"Different from the old run: {'; '.join(notes)}. " if notes else "")
         + "New checkpoints are in oneloop's format; those of the old run are kept."

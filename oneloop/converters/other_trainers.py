@@ -100,10 +100,14 @@ def has_known_order(path: Path) -> bool:
     return library_of(path) in _OF_TRANSFORMERS and (path / STATE).is_file()
 
 
+def has_log(path: Path) -> bool:
+    """Whether the losses of its run are stored."""
+    return library_of(path) not in _WITHOUT_STATE or (path / STATE).is_file()
+
+
 def is_of_trainer(path: Path) -> bool:
     """Whether a library's Trainer wrote it, and not another program."""
-    library = library_of(path)
-    return library not in _WITHOUT_STATE or (path / STATE).is_file() or library.writer(path) == "Lightning"
+    return has_log(path) or library_of(path).writer(path) == file_checkpoint.WRITERS[0]
 
 
 def missing(path: Path) -> list[str]:
@@ -148,7 +152,6 @@ def summary(path: Path) -> list[str]:
     by = f"the Trainer of {library.writer(path)}" if is_of_trainer(path) else library.writer(path)
     release, divided = library.version(path), layout(path)
     found = [f"written by {by}" + (f" {release}" if release else "") + (f" ({divided})" if divided else "")]
-    has_log = (path / STATE).is_file()
     if named is None:
         found.append("carried over: weights, optimizer state, schedule, step and log history")
     else:
@@ -158,7 +161,7 @@ def summary(path: Path) -> list[str]:
             ["schedule"] if named.scheduler is not None or (path / transformers_checkpoint.SCHEDULER).is_file() else []
         )
         kept += ["loss scale"] if named.scaler is not None else []
-        found.append(f"carried over: {', '.join(kept + ['log history'] * has_log)}")
+        found.append(f"carried over: {', '.join(kept + ['log history'] * has_log(path))}")
         found += missing(path)
     if has_known_order(path):
         found.append('the order of the data and the random states are continued with data_order="transformers"')
