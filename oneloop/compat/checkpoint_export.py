@@ -254,12 +254,10 @@ def _order_of_transformers(state: _State, trained: set[str]) -> tuple[list[str],
     """The parameters in the order of the model, and those with weight decay, by the release that is installed."""
     path = state.checkpoint.path
     try:
-        import torch
         import transformers
 
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
-        with torch.device("meta"):
-            model = getattr(transformers, config.architectures[0])(config)
+        model = state.files.without_memory(lambda: getattr(transformers, config.architectures[0])(config))
         order = [name for name, _ in model.named_parameters() if name in trained]
         if set(order) == trained:
             return order, set(transformers.Trainer.get_decay_parameter_names(cast(Any, None), model))

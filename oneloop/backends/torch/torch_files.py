@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ def option(value: Any) -> Any:
     if isinstance(value, dict) and "tensor" in value:
         return torch.tensor(value["tensor"], dtype=getattr(torch, str(value.get("dtype", "float32"))))
     return tuple(value) if isinstance(value, list) else value
+
+
+def without_memory(make: Callable[[], Any]) -> Any:
+    """A model of names and shapes only."""
+    with torch.device("meta"):
+        return make()
 
 
 def save(value: Any, path: Path) -> None:
