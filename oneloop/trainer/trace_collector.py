@@ -251,6 +251,8 @@ class Collector:
             if id(value) in self._outputs:  # of a layer inside of this one
                 return value
             self._record(key, value, layer, pieces, self._positions_in(layer))
+        if self.tracing.has_gradient(value):  # without noise: the layer itself may have used it
+            self._listen(value, key._replace(kind="output_gradient"), layer, pieces)
         if self.noise is not None:
             relative = noise_of(self.tracing.dtype_of(value))
             value = self.tracing.noisy(value, self.noise.pair(value), relative)
@@ -258,8 +260,6 @@ class Collector:
         self._outputs.add(id(value))
         if division is not None:
             self._divided[id(value)] = division
-        if self.tracing.has_gradient(value):
-            self._listen(value, key._replace(kind="output_gradient"), layer, pieces)
         return value
 
     @staticmethod

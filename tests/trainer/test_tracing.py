@@ -342,6 +342,29 @@ def test_layers_that_are_computed_again_for_the_backward_pass_are_recorded_once(
         assert (other[key].shape, other[key].projections) == (record.shape, record.projections), key
 
 
+def test_the_rounding_of_an_output_that_only_its_layer_uses_is_measured(records_of):
+    """As attention returns its weights."""
+    import torch
+
+    class Attention(torch.nn.Module):
+        def forward(self, x):
+            weights = x.softmax(-1)
+            return weights @ x.t(), weights
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.attention = torch.nn.Linear(len(rows(1)[0]["x"]), 8), Attention()
+
+        def forward(self, x, labels):
+            return {"loss": torch.nn.functional.cross_entropy(self.attention(self.first(x))[0], labels)}
+
+    found = records_of(Model())
+    for item in "01":
+        record = found["output_gradient", "attention", item, 0]
+        assert record.norm > 1e-3 and 1e-9 < record.rounding < 1e-4 * record.norm, record
+
+
 def test_calls_are_told_apart_where_a_layer_raises_an_exception(records_of):
     import torch
 
