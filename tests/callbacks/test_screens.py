@@ -89,7 +89,7 @@ def chromium():
 def test_a_terminal(tmp_path, chromium):
     lines = screen(in_terminal(tmp_path))
     shown = [line for line in lines if line]
-    assert shown[0].startswith("Training Model, 10 parameters on cpu: 256 samples, 8 per update")
+    assert shown[0].startswith("Training Linear, 10 parameters on cpu: 256 samples, 8 per update")
     bars = [line for line in shown if "96/96" in line]
     assert len(bars) == 1 and re.search(r"100%.*\d+:\d+<00:00.*it/s, loss 0\.\d+, lr ", bars[0])
     assert sum("eval_accuracy" in line for line in shown) == 3, "each evaluation once"
