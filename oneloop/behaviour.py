@@ -56,7 +56,7 @@ class Behaviour:
     logs_interval_speeds: bool = False  # global_step, interval_runtime, progress_or_epoch … in each log
     progress_prints_losses: bool = False  # beside the progress bar, as lines
     history_has_added_keys: bool = True  # what a callback's on_log adds to the logs is in log_history too
-    prints_logs_only: bool = False  # without a progress bar: dicts of text, without the step and what the run says
+    prints_logs_only: bool = False  # numbers as text; without a bar, no step and nothing that the run says
 
     # -- stopping, saving, resuming
     early_stopping_checks_arguments: bool = False  # raises for a missing metric or no evaluations

@@ -7,6 +7,8 @@ from typing import Any
 from ..report.page import STYLES, asset
 from .running import number
 
+_OWN_STYLE = ".card { margin-top: 1rem } pre { white-space: pre-wrap; overflow-wrap: anywhere }"
+
 
 def html(result: dict[str, Any]) -> str:
     machine = result["machine"]
@@ -26,7 +28,7 @@ def html(result: dict[str, Any]) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>oneloop accept</title>\n'
-        f"<style>{asset(STYLES[1])}</style>\n</head>\n<body>\n"
+        f"<style>{asset(STYLES[1])}{_OWN_STYLE}</style>\n</head>\n<body>\n"
         f'<h1>{escape(headline(result))}</h1>\n<section class="card facts"><div class="scroll"><table>{table}</table>'
         '</div></section>\n<section class="card facts"><h2>Checks</h2><div class="scroll"><table><thead><tr>'
         f"<th>Check</th><th>Result</th><th>Seconds</th><th>More</th></tr></thead><tbody>{rows}</tbody></table></div>"

@@ -18,6 +18,13 @@ def _short(value: Any) -> Any:
     return f"{value:.4g}" if isinstance(value, float) else value
 
 
+def _numbers(shown: dict[str, Any], logs: dict[str, Any]) -> dict[str, Any]:
+    """Rounded numbers as numbers, unless the behaviour asks for text."""
+    if behaviour.current().prints_logs_only:
+        return shown
+    return {key: float(shown[key]) if isinstance(logs[key], float) else shown[key] for key in shown}
+
+
 def tell(args: "TrainingArguments", logger: logging.Logger, text: str) -> None:
     """Say something about the run in the main process: as a log, and where nobody sees those, as a line."""
     logger.info("%s", text)
@@ -120,7 +127,7 @@ class ProgressCallback(TrainerCallback):
             parts = {"loss": "loss", "lr": "learning_rate", "grad": "grad_norm"}
             self.training_bar.set_postfix_str(", ".join(f"{k} {shown[v]}" for k, v in parts.items() if v in shown))
             return
-        self.training_bar.write(str(shown))
+        self.training_bar.write(str(_numbers(shown, logs)))
 
     def on_train_end(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -157,11 +164,8 @@ class PrinterCallback(TrainerCallback):
         if not state.is_local_process_zero or not logs:
             return
         shown = {key: _short(value) for key, value in logs.items() if key != "total_flos"}
-        if behaviour.current().prints_logs_only:
-            print(shown, flush=True)
-            return
-        numbers = {key: float(shown[key]) if isinstance(logs[key], float) else shown[key] for key in shown}
-        print(f"{self._place(state)}{numbers}", flush=True)
+        place = "" if behaviour.current().prints_logs_only else self._place(state)
+        print(f"{place}{_numbers(shown, logs)}", flush=True)
 
     def _place(self, state: TrainerState) -> str:
         """The step, of how many, and the time left."""

@@ -226,4 +226,12 @@ def test_the_bar_has_the_loss_and_the_learning_rate(backend, trained, capsys):
     said = capsys.readouterr()
     assert re.search(r"train: .*4/4 .*loss [0-9.]+, lr ", said.err)
     lines = [line for line in said.out.splitlines() if line.startswith("{")]
-    assert len(lines) == 2 and "'eval_loss'" in lines[0] and "'train_runtime'" in lines[-1]
+    assert (
+        len(lines) == 2 and re.match(r"\{'eval_loss': \d", lines[0]) and re.match(r"\{'train_runtime': \d", lines[-1])
+    )
+
+
+def test_numbers_above_the_bar_are_text_as_another_trainer_prints_them(backend, trained, capsys, monkeypatch):
+    monkeypatch.setattr(behaviour, "_chosen", (replace(behaviour.OWN, prints_logs_only=True), {}))
+    trained(backend.classifier(), rows(16), disable_tqdm=False, **RUN)
+    assert "{'train_runtime': '" in capsys.readouterr().out

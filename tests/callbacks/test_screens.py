@@ -93,6 +93,7 @@ def test_a_terminal(tmp_path, chromium):
     bars = [line for line in shown if "96/96" in line]
     assert len(bars) == 1 and re.search(r"100%.*\d+:\d+<00:00.*it/s, loss 0\.\d+, lr ", bars[0])
     assert sum("eval_accuracy" in line for line in shown) == 3, "each evaluation once"
+    assert all(re.match(r"\{'eval_accuracy': 0\.\d+, ", line) for line in shown if "eval_accuracy" in line)
     assert not any("\x1b" in line or "Traceback" in line for line in shown)
     page = chromium.new_page(viewport={"width": 1100, "height": 300})
     style = "background:#1e1e1e; color:#ddd; font:13px monospace; padding:1em; margin:0; white-space:pre-wrap"
