@@ -35,6 +35,7 @@ FEATURES = (
     Feature("loader workers", {"dataloader_num_workers": 1}),
     Feature("batches of similar length", {"group_by_length": True}),
     Feature("batches of a number of tokens", {"max_tokens_per_batch": 4096}),
+    Feature("micro-batches of equal cost", {"train_sampling_strategy": "batch_rebalance"}),
     Feature("AdamW", {"optim": "adamw"}),
     Feature("SGD", {"optim": "sgd"}),
     Feature("Adagrad", {"optim": "adagrad"}),

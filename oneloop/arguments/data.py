@@ -86,7 +86,8 @@ class Data(Group):
     )
     train_sampling_strategy: str = arg(
         "random",
-        "Order of the training data; group_by_length batches samples of similar length.",
+        "Order of the training data; group_by_length batches samples of similar length, batch_rebalance divides "
+        "those of each update into micro-batches of about equal cost.",
         choices=("random", "sequential", "group_by_length", "batch_rebalance"),
     )
     data_order: str = arg(
@@ -97,8 +98,8 @@ class Data(Group):
     )
     length_column_name: str = arg(
         "length",
-        "Column with each sample's length, for group_by_length and max_tokens_per_batch; lengths are computed if it is "
-        "missing.",
+        "Column with each sample's length, for group_by_length, batch_rebalance and max_tokens_per_batch; lengths are "
+        "computed if it is missing.",
         none=True,
     )
     max_tokens_per_batch: int | None = arg(
@@ -161,17 +162,20 @@ class Data(Group):
         False, "On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch."
     )
 
-    def _check_token_budget(self) -> None:
+    def _check_batches_by_cost(self) -> None:
+        """What decides about batches, too."""
+        name, strategies = f"max_tokens_per_batch={self.max_tokens_per_batch}", ["sequential", "batch_rebalance"]
         if self.max_tokens_per_batch is None:
-            return
-        name = f"max_tokens_per_batch={self.max_tokens_per_batch}"
+            name, strategies = "train_sampling_strategy='batch_rebalance'", []
+            if self.train_sampling_strategy != "batch_rebalance":
+                return
         if packing_of(self):
             raise ArgumentError(f"{name} is for batches that are padded; with packing, max_length decides. Remove one.")
         for other, refused in (
-            ("train_sampling_strategy", ("sequential", "batch_rebalance")),
-            ("data_order", ("transformers",)),
-            ("sortish_sampler", (True,)),
-            ("world_invariant", (True,)),
+            ("train_sampling_strategy", strategies),
+            ("data_order", ["transformers"]),
+            ("sortish_sampler", [True]),
+            ("world_invariant", [True]),
         ):
             value = getattr(self, other, None)
             if value in refused:
@@ -180,7 +184,7 @@ class Data(Group):
                 )
 
     def check(self) -> None:
-        self._check_token_budget()
+        self._check_batches_by_cost()
         if packing_of(self) and self.max_length is None:
             raise ArgumentError(f"packing={self.packing!r} needs max_length, the number of tokens in a row.")
         if self.dataloader_num_workers == 0:

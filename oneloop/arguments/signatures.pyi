@@ -96,11 +96,11 @@ class ArgumentFields(Group):
     label_names: Argument[list[str] | None | Any, Words | None] = ...
     """Names of the label columns."""
     train_sampling_strategy: str = ...
-    """Order of the training data; group_by_length batches samples of similar length."""
+    """Order of the training data; group_by_length batches samples of similar length, batch_rebalance divides those of each update into micro-batches of about equal cost."""
     data_order: str = ...
     """The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order."""
     length_column_name: str = ...
-    """Column with each sample's length, for group_by_length and max_tokens_per_batch; lengths are computed if it is missing."""
+    """Column with each sample's length, for group_by_length, batch_rebalance and max_tokens_per_batch; lengths are computed if it is missing."""
     max_tokens_per_batch: int | None = ...
     """A training micro-batch has as many samples of similar length as fit into this many tokens, padding included, instead of per_device_train_batch_size samples. Trainer.batch_cost may count something else than tokens."""
     packing: Argument[bool | str, bool | Text] = ...
@@ -1204,9 +1204,9 @@ class ArgumentFields(Group):
             dataloader_in_order: False yields batches as soon as any worker has one ready, in no fixed order.
             remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
             label_names: Names of the label columns.
-            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length, batch_rebalance divides those of each update into micro-batches of about equal cost.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
-            length_column_name: Column with each sample's length, for group_by_length and max_tokens_per_batch; lengths are computed if it is missing.
+            length_column_name: Column with each sample's length, for group_by_length, batch_rebalance and max_tokens_per_batch; lengths are computed if it is missing.
             max_tokens_per_batch: A training micro-batch has as many samples of similar length as fit into this many tokens, padding included, instead of per_device_train_batch_size samples. Trainer.batch_cost may count something else than tokens.
             packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document.
             max_length: Tokens in a row of packed documents.
@@ -1995,9 +1995,9 @@ class GenerationFields(ArgumentFields):
             dataloader_in_order: False yields batches as soon as any worker has one ready, in no fixed order.
             remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
             label_names: Names of the label columns.
-            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length, batch_rebalance divides those of each update into micro-batches of about equal cost.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
-            length_column_name: Column with each sample's length, for group_by_length and max_tokens_per_batch; lengths are computed if it is missing.
+            length_column_name: Column with each sample's length, for group_by_length, batch_rebalance and max_tokens_per_batch; lengths are computed if it is missing.
             max_tokens_per_batch: A training micro-batch has as many samples of similar length as fit into this many tokens, padding included, instead of per_device_train_batch_size samples. Trainer.batch_cost may count something else than tokens.
             packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document.
             max_length: Tokens in a row of packed documents.
@@ -2828,9 +2828,9 @@ class CompressionFields(ArgumentFields):
             dataloader_in_order: False yields batches as soon as any worker has one ready, in no fixed order.
             remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
             label_names: Names of the label columns.
-            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length, batch_rebalance divides those of each update into micro-batches of about equal cost.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
-            length_column_name: Column with each sample's length, for group_by_length and max_tokens_per_batch; lengths are computed if it is missing.
+            length_column_name: Column with each sample's length, for group_by_length, batch_rebalance and max_tokens_per_batch; lengths are computed if it is missing.
             max_tokens_per_batch: A training micro-batch has as many samples of similar length as fit into this many tokens, padding included, instead of per_device_train_batch_size samples. Trainer.batch_cost may count something else than tokens.
             packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document.
             max_length: Tokens in a row of packed documents.

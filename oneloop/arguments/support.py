@@ -158,10 +158,6 @@ NOT_YET = _in(
     UnsupportedValue( "trackio_static_space_id", "any", lambda args: args.trackio_static_space_id not in (None, False),
     _LATER, "trackio_space_id",
     ),
-    UnsupportedValue(
-        "train_sampling_strategy", "batch_rebalance",
-        lambda args: args.train_sampling_strategy == "batch_rebalance", _LATER, '"group_by_length"',
-    ),
 )  # fmt: skip
 
 SHARED_BY_BACKENDS = (*ON_MACHINE, DEEPSPEED_UNSUPPORTED, *EVERYWHERE, *OF_WRITERS, *ON_SHARDING, *NOT_YET)

@@ -142,17 +142,6 @@ class CostLayout:
                 f"max_tokens_per_batch={self.budget:g}. Truncate or remove samples like this, or increase the budget."
             )
 
-    def _most(self, longest: int, budget: float) -> int:
-        """How many samples of this length are within the budget; at least one."""
-        longest, most = max(longest, 1), 1
-        while most < len(self.sorted) and self._cost(2 * most, longest) <= budget:
-            most *= 2
-        low, high = most, 2 * most  # the first is within the budget, or one; the second is not, or is never needed
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._cost(middle, longest) <= budget else (low, middle)
-        return min(low, len(self.sorted))
-
     def _divide(self, budget: float) -> tuple[np.ndarray, np.ndarray]:
         """The starts of the buckets, with the end of the last one, and how many samples their batches have."""
         total, start = len(self.sorted), 0
@@ -160,7 +149,7 @@ class CostLayout:
         ascending = self._longest_first[::-1]
         while start < total:
             longest = int(self._longest_first[start])
-            size = self._most(longest, budget)
+            size = most_samples(longest, budget, self.cost, total)
             similar = total - int(np.searchsorted(ascending, longest * (1 - SPREAD)))  # the first that is too short
             batches = min(max((similar - start) // size, LEAST_BATCHES), (total - start) // size)
             start = start + batches * size if batches else total
@@ -225,6 +214,27 @@ class CostLayout:
         return np.array(starts, np.int64)
 
 
+def most_samples(longest: int, budget: float, cost: Cost, limit: int) -> int:
+    """How many samples of this length are within the budget: at least one, and at most `limit`."""
+    longest, most = max(longest, 1), 1
+    if cost is padded_tokens:
+        return min(max(int(budget) // longest, 1), limit)
+    while most < limit and cost(2 * most, longest) <= budget:
+        most *= 2
+    low, high = most, 2 * most  # the first is within the budget, or one; the second is not, or is above the limit
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(middle, longest) <= budget else (low, middle)
+    return min(low, limit)
+
+
+def shares_of(num_shards: int, shard_id: int, accumulation: int) -> np.ndarray:
+    """Which micro-batches of an update, by decreasing cost, a process computes. They are dealt out back and forth, so
+    that the sums are about equal."""
+    rounds = np.arange(accumulation)
+    return rounds * num_shards + np.where(rounds % 2, num_shards - 1 - shard_id, shard_id)
+
+
 def _count(buckets: np.ndarray, sizes: np.ndarray) -> int:
     return int((-(-np.diff(buckets) // sizes)).sum())
 
@@ -264,9 +274,11 @@ class CostBatches(BatchSampler):
                 f"updates of {self.layout.per_update} micro-batches cannot be divided by {num_shards} process(es) that "
                 f"compute {accumulation} each. Set gradient_accumulation_steps before train()."
             )
-        # Dealt out back and forth, so that the sums over an update are about equal.
-        rounds = np.arange(accumulation)
-        self._own = rounds * num_shards + np.where(rounds % 2, num_shards - 1 - shard_id, shard_id)
+        self._own = shares_of(num_shards, shard_id, accumulation)
+
+    @property
+    def digest(self) -> str:
+        return self.layout.digest
 
     def __len__(self) -> int:
         return self.layout.updates * self.accumulation

@@ -9,7 +9,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ..arguments.fields import rules_of
-from ..data.cost_batches import CostBatches
 from ..data.order import BatchSampler
 from ..errors import ArgumentError, DataError
 from ..introspect import is_overridden
@@ -65,7 +64,7 @@ def _lengths(run: "Run") -> dict[str, Any]:
     found = {
         "the number of training samples": sampler.length if isinstance(sampler, BatchSampler) else None,
         "the number of batches in an epoch": plan.batches,
-        "the batches by max_tokens_per_batch": sampler.layout.digest if isinstance(sampler, CostBatches) else None,
+        "the lengths of the training samples": getattr(sampler, "digest", None),
     }
     if not is_overridden(trainer, "get_eval_dataloader"):
         sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else {"": trainer.eval_dataset}

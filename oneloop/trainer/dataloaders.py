@@ -13,7 +13,6 @@ from .. import behaviour, randomness
 from ..arguments.data import packing_of
 from ..data import collators, streams
 from ..data.collators.language import RandomCollator
-from ..data.cost_batches import CostBatches
 from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
 from ..data.loader_options import LoaderOptions
 from ..data.mixture import Mixture
@@ -36,7 +35,7 @@ from ..data.update_batches import UpdateBatches
 from ..data.worker_seeding import RestoreRNGCollator, SeededData
 from ..errors import DataError, UnknownDatasetError
 from ..introspect import is_overridden, takes_arguments
-from . import packing, token_budget, validation
+from . import batch_costs, packing, validation
 from .validation import has_length
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def train_orders(core: "Core", dataset: Any) -> Any:
     if isinstance(dataset, Mixture):
         return _mixture_orders(core, dataset, strategy)
     if args.max_tokens_per_batch is not None:
-        return token_budget.orders(core, lengths_of(core, dataset, "max_tokens_per_batch"))
+        return batch_costs.orders(core, lengths_of(core, dataset, "max_tokens_per_batch"))
     if core.in_transformers_order and strategy != "sequential":
         return _reproduced_orders(core, dataset, strategy)
     if strategy == "group_by_length":
@@ -69,7 +68,7 @@ def train_orders(core: "Core", dataset: Any) -> Any:
 def _mixture_orders(core: "Core", mixture: Mixture, strategy: str) -> Any:
     args = core.trainer.args
     for refused, name in (
-        (strategy == "group_by_length", "train_sampling_strategy='group_by_length'"),
+        (strategy in ("group_by_length", "batch_rebalance"), f"train_sampling_strategy='{strategy}'"),
         (args.max_tokens_per_batch is not None, f"max_tokens_per_batch={args.max_tokens_per_batch}"),
         (core.in_transformers_order, "data_order='transformers'"),
     ):
@@ -107,6 +106,8 @@ def _needs_lengths(args: Any) -> str | None:
     """The argument for which the lengths of the training samples have to be known."""
     if args.max_tokens_per_batch is not None:
         return f"max_tokens_per_batch={args.max_tokens_per_batch}"
+    if args.train_sampling_strategy == batch_costs.REBALANCED:
+        return f"train_sampling_strategy={batch_costs.REBALANCED!r}"
     groups = args.train_sampling_strategy == "group_by_length" or getattr(args, "sortish_sampler", False)
     return "train_sampling_strategy='group_by_length' (group_by_length, sortish_sampler)" if groups else None
 
@@ -164,9 +165,9 @@ def make_loader(
     if has_length(dataset) and len(dataset) == 0:
         raise DataError(f"{where} is empty. Pass a dataset with at least one sample.")
     sampler = _sampler(sampler_fn, dataset)
-    if train and args.max_tokens_per_batch is not None:
-        token_budget.check_sampler(sampler)
-        by_cost = partial(CostBatches, accumulation=core.run.accumulation)
+    if train and batch_costs.divides_by_cost(args):
+        lengths = partial(lengths_of, core, dataset)
+        by_cost = batch_costs.sampler_class(core, sampler, lengths)
         return _indexed_loader(core, dataset, where, options, sampler, by_cost)
     if args.world_invariant:
         divided = partial(UpdateBatches, accumulation=core.run.accumulation if train else 1)

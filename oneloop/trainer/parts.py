@@ -2,6 +2,7 @@
 
 from . import part
 from .averages import WeightAverage
+from .batch_costs import BatchCosts
 from .chunked_loss import ChunkedLoss
 from .logged_metrics import LoggedMetrics
 from .loss_spikes import SpikeGuard
@@ -10,7 +11,6 @@ from .meter import Meter
 from .nonfinite import NonfiniteUpdates, SkippedUpdateBuffers
 from .process_times import ProcessTimes
 from .source_meter import SourceMeter
-from .token_budget import TokenBudget
 from .tracing import TraceSteps
 from .update import Update
 from .verification import VerifySteps
@@ -32,7 +32,7 @@ BUILT_IN: tuple[type[part.Part], ...] = (
     VerifySteps,
     ChunkedLoss,
     WorldInvariance,
-    TokenBudget,
+    BatchCosts,
     ProcessTimes,
 )
 

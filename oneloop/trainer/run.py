@@ -25,7 +25,7 @@ from ..optim.schedules import follows_metric
 from ..outputs import TrainOutput
 from ..state import TrainerControl, TrainerState
 from ..steps import Position, StepPlan, plan_steps
-from . import agreement, dataloaders, profiling, token_budget, unused_arguments
+from . import agreement, batch_costs, dataloaders, profiling, unused_arguments
 from .chunked_loss import ChunkedLoss
 from .epochs import Epochs, start_batch_streams
 from .events import RunEvents
@@ -334,7 +334,7 @@ class Run:
             raise ArgumentError(f"Invalid num_train_epochs={args.num_train_epochs}: expected a number above 0")
         samples = loader_rows(loader)
         if args.max_tokens_per_batch is not None:
-            self.batch_size = token_budget.mean_batch_size(loader)
+            self.batch_size = batch_costs.mean_batch_size(loader)
         elif samples is not None and args.dataloader_drop_last and batches is not None:
             samples = min(samples, batches * self.batch_size * self.core.mesh.num_batches)
         return StepPlan(

@@ -49,7 +49,6 @@ FOREIGN = {
 LATER = {
     "report_to",
     "trackio_static_space_id",
-    "train_sampling_strategy",
 }
 
 
@@ -260,5 +259,5 @@ def test_the_lasting_refusals_are_a_closed_list():
 
 def test_what_later_releases_bring_is_a_closed_list():
     assert {unsupported.argument for unsupported in NOT_YET} == LATER
-    partly = {"report_to", "train_sampling_strategy"}  # these two refuse some of their values
+    partly = {"report_to"}  # it refuses some of its values
     assert set(answered("later")) == LATER - partly

@@ -24,7 +24,6 @@ REFUSED = [
     ({"fsdp": "full_shard offload"}, ["fsdp='full_shard offload'", "it is there already"]),
     ({"use_liger_kernel": True}, ["liger-kernel"]),
     ({"liger_kernel_config": {"rope": True}}, ["liger-kernel"]),
-    ({"train_sampling_strategy": "batch_rebalance"}, ["train_sampling_strategy='batch_rebalance'"]),
     ({"sharding_degree": 4}, ["sharding_degree=4"]),
     ({"fsdp_min_num_params": 100}, ["fsdp_min_num_params=100"]),
     ({"fsdp_config": {"min_num_params": 100}}, ["fsdp_config"]),

@@ -1,4 +1,4 @@
-"""max_tokens_per_batch on several processes: the updates are those of one process with as many micro-batches.
+"""Micro-batches by their cost on several processes: the updates are those of one process with as many micro-batches.
 
 As a program, `test_token_budget.py FOLDER NAME ACCUMULATION [CHECKPOINT]` trains, and each process writes what it had
 into FOLDER/NAME-rankN.json. The framework is that of the variable FRAMEWORK.
@@ -37,7 +37,9 @@ class Recording(Padding):
 def main(folder, name, accumulation, checkpoint=None):
     args = TrainingArguments(
         f"{folder}/{name}",
-        max_tokens_per_batch=BUDGET,
+        max_tokens_per_batch=None if "rebalanced" in name else BUDGET,
+        train_sampling_strategy="batch_rebalance" if "rebalanced" in name else "random",
+        per_device_train_batch_size=8,
         gradient_accumulation_steps=int(accumulation),
         num_train_epochs=2,
         learning_rate=0.1,
@@ -114,6 +116,18 @@ def test_updates_are_those_of_one_process(framework, tmp_path):
         said = run_script(framework, 3, tmp_path, Path(__file__), "three", 2, checkpoint, succeeds=False)
         assert "4 micro-batch(es) in an update, which max_tokens_per_batch keeps" in said
         assert "Use 1 or 2 or 4 process(es)" in said
+
+
+def test_rebalanced_updates_are_those_of_one_process(framework, tmp_path):
+    one = run(framework, 1, tmp_path, "one rebalanced", 4)
+    two = run(framework, 2, tmp_path, "two rebalanced", 2)
+    check_same(one, two)
+    batches = [sorted(sorted(batch) for own in each for batch in own["seen"]) for each in (one, two)]
+    assert batches[0] == batches[1], "so are the micro-batches"
+    costs = [sum(len(batch) * max(map(len, batch)) for batch in own["seen"]) for own in two]
+    assert max(costs) <= 1.05 * np.mean(costs)
+    checkpoint = tmp_path / "two rebalanced" / "checkpoint-2"
+    check_same(two, run(framework, 1, tmp_path, "fewer rebalanced", 2, checkpoint), steps=2)
 
 
 needs_torch = pytest.mark.skipif("torch" not in names(), reason="needs PyTorch")

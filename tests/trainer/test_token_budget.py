@@ -1,4 +1,4 @@
-"""max_tokens_per_batch in runs, on every framework."""
+"""Micro-batches by their cost (max_tokens_per_batch, batch_rebalance) in runs, on every framework."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,8 @@ from oneloop.errors import ArgumentError, CheckpointError, DataError
 from tests.backends.support import rows, same_bytes
 
 RUN = {"max_tokens_per_batch": 96, "learning_rate": 0.1, "optim": "sgd", "num_train_epochs": 2, "seed": 3}
+REBALANCED = {"max_tokens_per_batch": None, "train_sampling_strategy": "batch_rebalance"}
+REBALANCED |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
 
 
 def documents(count=60, seed=0):
@@ -51,10 +53,11 @@ def test_batches_are_within_the_budget_and_all_samples_are_trained(backend, trai
     assert trainer.state.epoch == 2 and trainer.result.metrics["train_samples_per_second"] > 0
 
 
-@pytest.mark.parametrize("step", [3, 8, 9])
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_a_resume_goes_on_with_the_next_batch(backend, trained, tmp_path, step, accumulation):
-    given = {"gradient_accumulation_steps": accumulation, "save_strategy": "steps", "save_steps": step}
+@pytest.mark.parametrize("step", [3, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("given", [{}, {"gradient_accumulation_steps": 2}, REBALANCED], ids=["1", "2", "rebalanced"])
+def test_a_resume_goes_on_with_the_next_batch(backend, trained, tmp_path, step, given):
+    accumulation = given.get("gradient_accumulation_steps", 1)
+    given = given | {"save_strategy": "steps", "save_steps": step}
     _, shapes, weights = run(backend, trained, output_dir=tmp_path / "whole", **given)
     path = tmp_path / "whole" / f"checkpoint-{step}"
     _, rest, again = run(backend, trained, output_dir=tmp_path / "again", resume=path, **given)
@@ -62,9 +65,10 @@ def test_a_resume_goes_on_with_the_next_batch(backend, trained, tmp_path, step, 
     assert same_bytes(weights, again)
 
 
-def test_an_update_is_that_of_its_samples_taken_together(backend, arguments):
+@pytest.mark.parametrize("by", [{"gradient_accumulation_steps": 4}, REBALANCED], ids=["budget", "rebalanced"])
+def test_an_update_is_that_of_its_samples_taken_together(backend, arguments, by):
     """Micro-batches weigh as much as they have labels, though they have different numbers of samples."""
-    given = RUN | {"gradient_accumulation_steps": 4, "max_steps": 1, "max_grad_norm": 0.0}
+    given = RUN | by | {"max_steps": 1, "max_grad_norm": 0.0}
     model, collate = backend.tagger(), Padding()
     seen = []
     trainer = Trainer(
@@ -74,14 +78,26 @@ def test_an_update_is_that_of_its_samples_taken_together(backend, arguments):
         data_collator=lambda samples: seen.append(samples) or collate(samples),
     )
     trainer.train()
-    assert len({len(samples) for samples in seen[:4]}) > 1
-    together = [sample for samples in seen[:4] for sample in samples]
+    assert len({len(samples) for samples in seen}) > 1
+    together = [sample for samples in seen for sample in samples]
     other = backend.tagger()
     given = given | {"max_tokens_per_batch": None, "gradient_accumulation_steps": 1}
-    args = arguments(**given, per_device_train_batch_size=len(together), train_sampling_strategy="sequential")
+    given |= {"per_device_train_batch_size": len(together), "train_sampling_strategy": "sequential"}
+    args = arguments(**given)
     Trainer(other, args, train_dataset=together, data_collator=Padding()).train()
     for name, value in backend.weights(other).items():
         np.testing.assert_allclose(backend.weights(model)[name], value, atol=1e-6)
+
+
+def test_micro_batches_of_an_update_are_rebalanced(backend, trained):
+    """An update has the samples of random order, in micro-batches of about the same cost."""
+    trainer, shapes, _ = run(backend, trained, **REBALANCED)
+    assert trainer.state.global_step == 10 and len(shapes) == 30
+    assert [sum(count for count, _ in shapes[at : at + 3]) for at in range(0, 30, 3)] == [12] * 10
+    _, others, _ = run(backend, trained, **REBALANCED | {"train_sampling_strategy": "random"})
+    slowest = lambda found: sum(max(a * b for a, b in found[at : at + 3]) for at in range(0, 30, 3))  # noqa: E731
+    assert slowest(shapes) < 0.75 * slowest(others)
+    assert max(a * b for a, b in shapes) < max(a * b for a, b in others)
 
 
 def test_a_cost_of_ones_own(backend, arguments):
@@ -106,7 +122,7 @@ def test_seeds_of_samples_do_not_depend_on_the_workers(backend, trained):
 
 
 def test_what_is_recorded_and_told(backend, trained, tmp_path, caplog):
-    given = {"save_strategy": "steps", "save_steps": 3, "output_dir": tmp_path / "whole", "log_level": "info"}
+    given = {"save_strategy": "steps", "save_steps": 3, "output_dir": tmp_path / "whole", "max_steps": 4}
     run(backend, trained, **given)
     assert "on average 6 x 1 in up to 96 tokens accumulated" in caplog.text
     given["resume"] = tmp_path / "whole" / "checkpoint-3"
@@ -146,10 +162,12 @@ class OwnLoader(Trainer):
         return [Padding()(documents()[:4])]
 
 
+@pytest.mark.parametrize("given", [{}, REBALANCED], ids=["budget", "rebalanced"])
 @pytest.mark.parametrize("cls, told", [(OwnSampler, "list that _get_train_sampler"), (OwnLoader, "get_train_dataload")])
-def test_an_order_of_the_users(backend, arguments, cls, told):
-    trainer = cls(backend.tagger(), arguments(**RUN), train_dataset=documents(), data_collator=Padding())
-    with pytest.raises(DataError, match=f"max_tokens_per_batch decides which samples are in a batch.*{told}"):
+def test_an_order_of_the_users(backend, arguments, cls, told, given):
+    trainer = cls(backend.tagger(), arguments(**RUN | given), train_dataset=documents(), data_collator=Padding())
+    name = "batch_rebalance'" if given else "max_tokens_per_batch"
+    with pytest.raises(DataError, match=f"{name}.* decides which samples are in a batch.*{told}"):
         trainer.train()
 
 
@@ -208,6 +226,29 @@ def test_a_plan_says_that_it_needs_a_number_of_samples(backend, arguments):
     trainer = Trainer(backend.tagger(), arguments(**RUN), train_dataset=documents(), data_collator=Padding())
     with pytest.raises(ArgumentError, match="max_tokens_per_batch=96 gives them different ones"):
         trainer.plan()
+
+
+@pytest.mark.parametrize(
+    "data, told",
+    [
+        (iter(documents()), "need a dataset with __len__ and __getitem__.*train_sampling_strategy='batch_rebalance'"),
+        (Mixture({"a": documents(), "b": documents()}), "='batch_rebalance' cannot order a Mixture"),
+        (rows(8), "batch_rebalance found neither 'length' nor 'input_ids' in sample 0"),
+    ],
+    ids=["stream", "mixture", "no length"],
+)
+def test_data_that_cannot_be_rebalanced(backend, arguments, data, told):
+    given = RUN | REBALANCED | ({"max_steps": 2} if not hasattr(data, "__len__") else {})
+    with pytest.raises(DataError, match=told):
+        Trainer(backend.tagger(), arguments(**given), train_dataset=data, data_collator=Padding()).train()
+
+
+@pytest.mark.parametrize(
+    "given", [{"packing": True, "max_length": 8}, {"data_order": "transformers"}, {"world_invariant": True}]
+)
+def test_arguments_that_cannot_be_rebalanced(arguments, given):
+    with pytest.raises(ArgumentError, match="train_sampling_strategy='batch_rebalance' "):
+        arguments(**REBALANCED, **given)
 
 
 def test_the_number_of_micro_batches_that_processes_share():
