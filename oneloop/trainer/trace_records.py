@@ -94,7 +94,7 @@ def _where(entry: Entry, batch: int, replica: int) -> tuple[Any, ...]:
 
 def merge_records(every: list[list[Piece]]) -> list[Record]:
     """The records of all processes as those of the whole tensors. Parts are added up; of copies, the first counts, or
-    the mean of what an own batch has changed, such as a loss."""
+    the mean of what a batch of its own has changed, such as a loss."""
     found: dict[Key, dict[tuple[Any, ...], list[Piece]]] = {}
     for pieces in every:
         for piece in pieces:
