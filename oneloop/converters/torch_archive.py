@@ -130,7 +130,8 @@ class _Archive:
         if order is not None and (order.file_size > 16 or self.archive.read(order) != b"little"):
             raise NotPlain("it has numbers in another order of bytes")
         info = self.records[f"{self.prefix}data.pkl"]
-        if info.file_size > LARGEST_PICKLE or info.compress_type != zipfile.ZIP_STORED:
+        # Memory for as many bytes as it says is taken before it is read.
+        if info.file_size > min(LARGEST_PICKLE, self.length) or info.compress_type != zipfile.ZIP_STORED:
             raise NotPlain(f"its data.pkl has {info.file_size} bytes, or is compressed")
         made: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch._utils", "_rebuild_tensor_v2"): self.tensor,

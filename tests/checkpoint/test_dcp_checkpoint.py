@@ -43,10 +43,10 @@ def saved(written, tmp_path):
     return shutil.copytree(written["titan"] / "saved", tmp_path / "step-20")
 
 
-def resume(path, output, callbacks=(), **given):
+def resume(path, output, callbacks=(), model=None, **given):
     shared = common.SHARED | {"save_strategy": "no", "per_device_train_batch_size": common.BATCH} | given
     args = TrainingArguments(output_dir=str(output), device="cpu", **shared)
-    trainer = Trainer(common.model(), args, train_dataset=common.rows(common.BATCH), callbacks=list(callbacks))
+    trainer = Trainer(model or common.model(), args, train_dataset=common.rows(common.BATCH), callbacks=list(callbacks))
     trainer.train(resume_from_checkpoint=str(path))
     return trainer
 
@@ -141,6 +141,26 @@ def test_a_folder_of_accelerate(tmp_path):
     for (name, p), q in zip(trainer.model.named_parameters(), model.parameters()):
         assert torch.equal(p, q), name
         assert torch.equal(trainer.optimizer.state[p]["exp_avg"], optimizer.state[q]["exp_avg"]), name
+
+
+def test_an_adapter_alone(tmp_path):
+    """As accelerate saves it for transformers' Trainer with FSDP: by the names of the adapter's own files."""
+    peft = pytest.importorskip("peft")
+    model = common.model("lora")
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    optimizer = torch.optim.AdamW(trained.values(), lr=0.5)
+    for p in trained.values():
+        p.grad = torch.randn(p.shape)
+    optimizer.step()
+    (tmp_path / "saved").mkdir()
+    torch.save(peft.get_peft_model_state_dict(model), tmp_path / "saved" / "pytorch_model_fsdp.bin")
+    states = {n: optimizer.state[p] for n, p in trained.items()}
+    groups = [optimizer.param_groups[0] | {"params": list(trained)}]
+    torch.save({"state": states, "param_groups": groups}, tmp_path / "saved" / "optimizer.bin")
+    trainer = resume(tmp_path / "saved", tmp_path / "out", [StopAtOnce()], common.model("lora"))
+    for name, p in trainer.model.named_parameters():
+        assert torch.equal(p, dict(model.named_parameters())[name]), name
+        assert name not in trained or torch.equal(trainer.optimizer.state[p]["exp_avg"], states[name]["exp_avg"]), name
 
 
 # -- what must not work

@@ -13,7 +13,7 @@ import torch
 from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.checkpoint import store
 from oneloop.cli import checkpoints as command
-from oneloop.converters import other_trainers
+from oneloop.converters import other_trainers, torch_archive
 from oneloop.converters.stored_tensors import is_covered
 from oneloop.errors import CheckpointError
 from tests.checkpoint import foreign_files
@@ -98,6 +98,22 @@ def test_many_names_of_the_same_bytes_are_not_read(tmp_path):
     try:
         with pytest.raises(CheckpointError, match="has 2000 tensors that the model does not have, such as x0, x1, "):
             resume(tmp_path / "a.ckpt", tmp_path / "out")
+        assert tracemalloc.get_traced_memory()[1] < LARGEST
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pickle_is_not_larger_than_its_file(tmp_path):
+    """By the directory of the archive it has 1 GB."""
+    torch.save({"a": 1}, tmp_path / "a.ckpt")
+    data = bytearray((tmp_path / "a.ckpt").read_bytes())
+    entry = data.rindex(b"PK\x01\x02", 0, data.rindex(b"data.pkl"))
+    data[entry + 20 : entry + 28] = (1 << 30).to_bytes(4, "little") * 2  # compressed and not
+    (tmp_path / "a.ckpt").write_bytes(bytes(data))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match="its data.pkl has 1073741824 bytes"):
+            torch_archive.read(tmp_path / "a.ckpt")
         assert tracemalloc.get_traced_memory()[1] < LARGEST
     finally:
         tracemalloc.stop()

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from tests.takeover import common
 
 WAYS = ("fsdp2-sharded", "fsdp2-full", "fsdp1-sharded", "fsdp1-full", "dcp", "titan", "accelerate")
+LORA = ("fsdp2-sharded-lora", "fsdp2-full-lora", "fsdp1-sharded-lora")  # the adapter alone, as transformers' Trainer
 
 
 def groups(model):
@@ -35,7 +36,7 @@ def divided(model, way):
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for layer in model.model.layers:
+    for layer in (model.base_model.model if way.endswith("lora") else model).model.layers:
         fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
@@ -45,10 +46,11 @@ def save(folder, way, model, optimizer, schedule, step):
         from accelerate import Accelerator, FullyShardedDataParallelPlugin
         from accelerate.utils import save_fsdp_model, save_fsdp_optimizer
 
-        kind = "SHARDED_STATE_DICT" if way.endswith("sharded") else "FULL_STATE_DICT"
+        kind = "SHARDED_STATE_DICT" if "sharded" in way else "FULL_STATE_DICT"
         plugin = FullyShardedDataParallelPlugin(fsdp_version=int(way[4]), state_dict_type=kind)
         plugin.set_state_dict_type(kind)
-        save_fsdp_model(plugin, Accelerator(cpu=True), model, str(folder))
+        more = {"adapter_only": True} if way.endswith("lora") else {}
+        save_fsdp_model(plugin, Accelerator(cpu=True), model, str(folder), **more)
         save_fsdp_optimizer(plugin, Accelerator(cpu=True), optimizer, model, str(folder))
         if dist.get_rank() == 0:
             torch.save(schedule.state_dict(), folder / "scheduler.bin")
@@ -77,8 +79,10 @@ def main(folder, way):
     rank, size = dist.get_rank(), dist.get_world_size()
     rows = common.rows(common.BATCH)
     total = sum(int((row["labels"][1:] != -100).sum()) for row in rows)
-    model = divided(common.model(), way)
-    optimizer = torch.optim.AdamW(groups(model), lr=common.SHARED["learning_rate"])
+    model = divided(common.model("lora" if way.endswith("lora") else "whole"), way)
+    optimizer = torch.optim.AdamW(
+        [group for group in groups(model) if group["params"]], lr=common.SHARED["learning_rate"]
+    )
     times = size if way == "accelerate" else 1  # it steps schedules once for each process
     lengths = (common.SHARED["warmup_steps"] * times, common.STEPS * times)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, *lengths)

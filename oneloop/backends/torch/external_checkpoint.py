@@ -146,6 +146,7 @@ def _load_named_weights(model: nn.Module, named: NamedState, path: Path, strateg
     tensors = {name: value for name, value in tensors.items() if name in own or not _is_table(name, None)}
     if is_adapter(base):
         trained = {name for name, p in base.named_parameters() if p.requires_grad}
+        tensors = _with_own_names(base, tensors)
         missing = sorted(trained - set(tensors))
         if missing:
             raise CheckpointError(
@@ -158,6 +159,12 @@ def _load_named_weights(model: nn.Module, named: NamedState, path: Path, strateg
     if not _takes_boxes(strategy, model):
         tensors = {n: value.full_tensor() if isinstance(value, External) else value for n, value in tensors.items()}
     (strategy or weights).load_model(model, tensors, {}, str(path))
+
+
+def _with_own_names(model: nn.Module, tensors: dict[str, Any]) -> dict[str, Any]:
+    """Files that have an adapter alone have the names of its own files, without that of the adapter."""
+    own = {key: name for adapter in adapters.stored(model) for key, name in adapters.keys_of(model, adapter).items()}
+    return {own[key] if key in own and own[key] not in tensors else key: value for key, value in tensors.items()}
 
 
 def _check_sizes(tensors: dict[str, Any], own: dict[str, Any], path: Path) -> None:
