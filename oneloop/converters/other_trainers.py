@@ -59,7 +59,13 @@ def files_in(folder: Path) -> list[Path]:
     """Checkpoints in a directory that need no folder of their own, or have one with a name that is not ours."""
     files = [path for path in folder.glob(f"*{file_checkpoint.SUFFIX}") if library_of(path) is file_checkpoint]
     folders = [path for path in folder.iterdir() if path.is_dir() and not re.match(r"\.|checkpoint-", path.name)]
-    return sorted({*files, *(path for path in folders if library_of(path) in _WITHOUT_STATE)})
+    return sorted({*files, *(path for path in folders if _is_known_by_its_files(path))})
+
+
+def _is_known_by_its_files(folder: Path) -> bool:
+    """Whether it is a checkpoint under any name: others may also have a file that is called "latest"."""
+    library = library_of(folder)
+    return library in _WITHOUT_STATE and (library is not deepspeed_checkpoint or any(folder.glob("*/*_states.pt")))
 
 
 def newest_file(folder: Path) -> Path | None:

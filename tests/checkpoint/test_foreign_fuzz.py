@@ -51,6 +51,8 @@ def test_unchanged_it_is_resumed(whole, tmp_path):
 
 
 def test_it_is_listed_and_described(whole, capsys):
+    (whole.parent / "notes").mkdir(exist_ok=True)
+    (whole.parent / "notes" / "latest").write_text("no checkpoint")
     for target, action in ((whole, "verify"), (whole.parent, "list")):
         assert command.run(action, str(target)) == 0
         text = capsys.readouterr().out
