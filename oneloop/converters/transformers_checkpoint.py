@@ -101,7 +101,7 @@ def problem_with(file: Path, contents: bool) -> str | None:
         with zipfile.ZipFile(file) as archive:
             broken = archive.testzip() if contents else None
         return f"{file.name} has changed since it was written (checksum of {broken})" if broken else None
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         return f"{file.name} cannot be read: {error}"
 
 

@@ -2,6 +2,7 @@
 archive with its checksum made right again, records of it, metadata, lengths."""
 
 import io
+import json
 import pickle
 import random
 import shutil
@@ -15,7 +16,7 @@ from torch import nn
 
 from tests.checkpoint import zero_parts
 
-FORMS = ("lightning", "lightning-folder", "torch.save", "dcp", "fsdp", "stage1", "stage3")
+FORMS = ("lightning", "lightning-folder", "torch.save", "dcp", "fsdp", "stage1", "stage3", "transformers")
 
 
 class Model(nn.Module):
@@ -66,6 +67,17 @@ def make(form, folder):
         for file in path.glob("global_step6/*_model_states.pt"):
             found = torch.load(file, weights_only=True)
             torch.save(found | {"global_steps": 1}, file)
+        return path
+    if form == "transformers":
+        path.mkdir()
+        from safetensors.torch import save_file
+
+        save_file(weights, path / "model.safetensors")
+        torch.save(optimizer.state_dict(), path / "optimizer.pt")
+        torch.save(schedule.state_dict(), path / "scheduler.pt")
+        logs = [{"epoch": 0.5, "loss": 1.0, "step": 1}]
+        known = {"global_step": 1, "epoch": 0.5, "max_steps": 4, "log_history": logs, "stateful_callbacks": {}}
+        (path / "trainer_state.json").write_text(json.dumps(known | {"best_metric": None, "train_batch_size": 8}))
         return path
     if form == "fsdp":
         dcp.save({"model": weights}, checkpoint_id=path / "pytorch_model_fsdp_0", no_dist=True)
