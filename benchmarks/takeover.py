@@ -25,7 +25,6 @@ CASES = (
     ("zero3", 1, {}),
     ("lightning", 1, {}),
     ("dcp", 2, {"sharding": "stage3"}),
-    ("dcp", 1, {}),
 )
 WROTE = {"zero3": 2, "lightning": 1, "dcp": 2}  # processes
 
