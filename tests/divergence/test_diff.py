@@ -196,6 +196,15 @@ def test_moments_of_a_few_values_are_as_uncertain_as_their_gradient(tmp_path):
     assert found.agrees and found.agreed["optimizer states"] == 2 * 80, to_text(found)
 
 
+def test_the_first_layer_of_a_difference_may_be_near_rounding(tmp_path):
+    """In bfloat16, a missing bias is 4.8 times as far as rounding there, and over the threshold one block later."""
+    fault = Fault("missing bias", "blocks.0.mlp.inner")
+    given = (("alone", pairs.CLEAN), ("bf16", fault))
+    found = compare_runs(*(pairs.train(tmp_path / layout, "torch", layout, 4000, each) for layout, each in given))
+    assert (found.first.module, found.first.kind) == fault.expected, to_text(found)
+    assert 4 < found.first.pair.ratio < 6 and found.first.others > 0, "what follows is far apart"
+
+
 def test_faults_under_a_loss_scale_are_named(runs):
     """Gradients are recorded without it."""
     half = {record.key: record for record in _traces(runs(layout="fp16"))[0].records}
