@@ -22,6 +22,7 @@ import oneloop.backends.paddle.shards as shards
 from oneloop import Trainer, TrainerCallback
 from oneloop.distributed.world import world
 from tests.distributed.cases import train as train_with
+from tests.internals import strategy_of
 
 GLOBAL_BATCH, WORDS, WIDTH, HEADS = 8, 48, 16, 4
 POISON = WORDS - 1  # a row of this word alone has a loss that is not finite
@@ -215,8 +216,14 @@ def saved(folder):
 
 @case
 def still(folder):
-    """Without dropout, of which each framework draws its own."""
-    return course(train(folder, "still", **SAVING))
+    """Without dropout, of which each framework draws its own; and a flag that one process sets, as an overflow."""
+    trainer = train(folder, "still", **SAVING)
+    flags = []
+    if hasattr(strategy_of(trainer), "in_any"):
+        for setter in (None, 0, 1):
+            flag = paddle.to_tensor([world().rank == setter])
+            flags.append(bool(strategy_of(trainer).in_any(flag)))
+    return course(trainer) | {"flags": flags}
 
 
 @case

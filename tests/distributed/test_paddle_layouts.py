@@ -166,6 +166,10 @@ def test_divided_layers_train_as_one_process(alone, pair, name):
         assert expected["skipped"] == 1
 
 
+def test_an_overflow_in_one_process_is_one_of_all(pair):
+    assert all(each["still"]["flags"] == [False, True, True] for each in pair[1])
+
+
 def test_checkpoints_are_those_of_one_process(alone, pair):
     one, two = (folder / "saved" / "checkpoint-3" for folder, _ in (alone, pair))
     assert sorted(path.name for path in one.iterdir()) == sorted(path.name for path in two.iterdir())
