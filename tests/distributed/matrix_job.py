@@ -46,6 +46,7 @@ BY_BATCHES = {
     "average_tokens_across_devices": "each batch has its own mean",
     "label_names": "a batch without labels of that name is a mean over its samples",
     "max_length": "packed rows have different numbers of labels, and an evaluation weighs batches by their rows",
+    "max_tokens_per_batch": "each batch has its own budget",
     "neftune_noise_alpha": "each batch has its own noise",
 }
 TWO_BATCHES = "dp2"
