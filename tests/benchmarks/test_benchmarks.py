@@ -26,7 +26,9 @@ def test_step_times_both_loops():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["data.py", "evaluation.py", "imports.py", "memory.py", "scaling.py", "layouts.py"])
+@pytest.mark.parametrize(
+    "script", ["data.py", "evaluation.py", "imports.py", "memory.py", "scaling.py", "layouts.py", "token_budget.py"]
+)
 def test_the_others_print_a_row_for_oneloop(script):
     assert any("oneloop" in name for name in table_of(script))
 

@@ -88,6 +88,11 @@ def test_an_epoch_that_is_continued(processes, accumulation):
     assert len(list(found[0])) == len(found[0]), "the start is for one iteration"
 
 
+def test_none_is_dropped():
+    lengths = lengths_of("like texts", 301)
+    assert updates(samplers(lengths, 600, 2, 3, drop_last=True)) == updates(samplers(lengths, 600, 2, 3))
+
+
 def test_epochs_differ_in_batches_and_in_what_they_hold():
     found = samplers(lengths_of("like texts", 300), 1024, 1, 1)
     one, other = updates(found, 0), updates(found, 1)

@@ -54,7 +54,12 @@ def main(folder, name, accumulation, checkpoint=None):
     )
     kit, collate = kit_module(FRAMEWORK).Kit(), Recording()
     model = kit.tagger()
-    trainer = Trainer(model, args, train_dataset=documents(7 if "small" in name else 150), data_collator=collate)
+    trainer = Trainer(
+        model,
+        args,
+        train_dataset=documents(7 if "small" in name else 150, seed=world().rank if "differing" in name else 0),
+        data_collator=collate,
+    )
     trainer.train(resume_from_checkpoint=checkpoint)
     found = {
         "seen": collate.seen,
@@ -136,6 +141,14 @@ needs_torch = pytest.mark.skipif("torch" not in names(), reason="needs PyTorch")
 @needs_torch
 def test_weights_in_shards(tmp_path):
     check_same(run("torch", 2, tmp_path, "two", 2), run("torch", 2, tmp_path, "sharded", 2))
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["differing", "differing rebalanced"])
+def test_processes_that_have_other_lengths(tmp_path, name):
+    said = run_script("torch", 2, tmp_path, Path(__file__), name, 2, succeeds=False)
+    assert "the lengths of the training samples" in said or "the number of batches in an epoch" in said
 
 
 @needs_torch

@@ -213,6 +213,38 @@ def test_a_cost_that_bounds_nothing(backend, arguments, cost):
         Bad(backend.tagger(), arguments(**RUN), train_dataset=documents(), data_collator=Padding()).train()
 
 
+def test_lengths_from_a_column_that_the_model_does_not_take(backend, arguments):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_list([each | {"size": 2 * len(each["input_ids"])} for each in documents()])
+    for given in ({}, REBALANCED):
+        collate = Padding()
+        args = arguments(**RUN | {"length_column_name": "size", "max_steps": 8} | given)
+        Trainer(backend.tagger(), args, train_dataset=data, data_collator=collate).train()
+        assert given or max(2 * count * width for count, width in collate.shapes) <= 96
+        assert len({count for count, _ in collate.shapes}) > 1
+
+
+def test_a_batch_without_memory_is_halved(backend, trained):
+    if not hasattr(backend, "name") or backend.name != "torch":
+        pytest.skip("the error is torch's")
+    import torch
+
+    class Limited(Trainer):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            if inputs["input_ids"].numel() > 60:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    given = {"auto_find_batch_size": True, "max_steps": 6}
+    weights = []
+    for cls in (Limited, Trainer):
+        model = backend.tagger()
+        trained(model, documents(), cls, data_collator=Padding(), **RUN | given)
+        weights.append(backend.weights(model))
+    for name, value in weights[1].items():
+        np.testing.assert_allclose(weights[0][name], value, atol=1e-6)
+
+
 def test_a_cost_that_falls_with_the_length(backend, arguments):
     class Falling(Trainer):
         def batch_cost(self, samples, longest):
