@@ -375,7 +375,7 @@ def test_runs_are_compared_while_they_train(runs, tmp_path, monkeypatch, capsys)
         yield records(a, runs(), 0)
         yield records(b, runs(), 0)
         yield capsys.readouterr().out
-        yield records(a, runs(), 1)
+        yield records(a, runs(), 1), shutil.copy(runs() / "run.jsonl", a / "run.jsonl")  # it has ended
         yield records(b, other, 1)
 
     steps, said = train(), []
@@ -507,6 +507,11 @@ def test_hints_that_follow_from_the_records(runs, tmp_path):
 
         return change
 
+    def inside(each):
+        return replace(each, name=each.name.replace("attention.value.bias", "attention.bias"))
+
+    both = (changed(run, tmp_path / run.name, inside) for run in (a, runs(fault=FEW[0])))
+    assert "blocks.1.attention.bias is missing in B" in compare_runs(*both).first.hints, "of the layer around"
     assert hints(scaled("weight", "head.weight", 1.01)) == ("B has 1.01 times the values of A",)
     assert hints(scaled("output", "", 8, item="loss"))[0].startswith("the loss of B is 8 times that of A: the loss is ")
     assert hints(scaled("gradient", "head.weight", 0)) == ("it is zero in B: a tensor is detached, or not used",)

@@ -280,7 +280,7 @@ def test_a_recording_that_cannot_be_written_is_told(backend, traced, tmp_path, c
     assert trainer.state.global_step == 2 and "Cannot write the recording of step 0" in caplog.text
 
 
-def test_rounding_is_carried_over_steps_that_follow_each_other(backend, traced):
+def test_rounding_is_carried_over_steps_that_follow_each_other(backend, traced, tmp_path):
     """What the weights have of it after a step that was not recorded is not known, nor does it add to the noise."""
 
     def of(name, steps):
@@ -289,6 +289,9 @@ def test_rounding_is_carried_over_steps_that_follow_each_other(backend, traced):
 
     every, gap, last = of("all", "0-2"), of("gap", "0,2"), of("last", "2")
     weights = [key for key in every if key[0] == "weight"]
+    before = {each.key: each.rounding for each in trace_file.read(trace_file.path_of(tmp_path / "all", 1), 1).records}
+    for key in weights:
+        assert every[key] == pytest.approx(math.hypot(before[key], before[("update", *key[1:])]), rel=1e-6), key
     assert all(every[key] for key in weights) and not any(gap[key] for key in weights)
     assert gap == last and every != last
 
@@ -434,6 +437,10 @@ def test_a_mean_that_differs_between_micro_batches_or_processes_is_known_as_one(
     assert of([row, row], [row]).replicas == 0.0
     assert of([row, 2 * row]).replicas == of([row], [2 * row]).replicas == 10.0
     assert of([row], [2 * row]).projections == (1.5 * row[3:11]).tolist(), "the mean of both"
+    key = Key("output", "", "loss")
+    every = [[piece_of(key, entry, (0, 0), [one], [[1.1 * one]], None, 0.0)] for one in (row, 2 * row)]
+    (record,) = merge_records(every)
+    assert record.rounding == pytest.approx(0.15 * np.sqrt(np.mean(row[3:11] ** 2))), "and of what the noise has moved"
 
 
 def test_weights_that_are_not_contiguous_have_noise():
