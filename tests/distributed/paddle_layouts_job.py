@@ -244,6 +244,23 @@ def again(folder):
     return found | {"read": sum(sizes), "stored": stored + (checkpoint / "average.safetensors").stat().st_size}
 
 
+class SharedModel(Model):
+    """Two of its layers have one norm, whose weights have two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers[1].norm = self.layers[0].norm
+
+
+@case
+def shared(folder):
+    """In one go, and from the checkpoint in the middle."""
+    whole = train(folder, "shared", SharedModel(), **SAVING)
+    checkpoint = str(Path(folder) / "shared" / "checkpoint-3")
+    again = train(folder, "shared_again", SharedModel(), resume=checkpoint, **SAVING)
+    return course(whole) | {"again": course(again)["bits"]}
+
+
 class Dying(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == int(os.environ["DIES_AT"]) and world().rank == world().size - 1:

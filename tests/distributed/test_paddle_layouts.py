@@ -135,7 +135,7 @@ def on_torch(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
-    return folder, run(folder, "alone", 1, "grid", "saved", "once_more")[0]
+    return folder, run(folder, "alone", 1, "grid", "saved", "shared", "once_more")[0]
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def pair(tmp_path_factory, alone, on_torch):
     """Two processes that divide the layers, and go on from their own checkpoint, that of one process, and PyTorch's."""
     folder = tmp_path_factory.mktemp("pair")
     others = (f"crossed={alone[0] / 'saved' / 'checkpoint-3'}", f"crossed={on_torch[0]}")
-    return folder, run(folder, "tp", 2, "grid", "saved", "again", "still", "once_more", *others, "refused")
+    return folder, run(folder, "tp", 2, "grid", "saved", "again", "still", "shared", "once_more", *others, "refused")
 
 
 def assert_same_course(found, expected, first=0):
@@ -164,6 +164,12 @@ def test_divided_layers_train_as_one_process(alone, pair, name):
     assert pair[1][0]["grid"][name]["bits"] != pair[1][1]["grid"][name]["bits"], "each process has its part"
     if name == "skipped":
         assert expected["skipped"] == 1
+
+
+def test_weights_with_two_names(alone, pair):
+    for each in pair[1]:
+        assert_same_course(each["shared"], alone[1]["shared"])
+        assert each["shared"]["again"] == each["shared"]["bits"]
 
 
 def test_an_overflow_in_one_process_is_one_of_all(pair):
