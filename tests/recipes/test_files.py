@@ -61,6 +61,19 @@ def test_a_folder_of_data_files_has_the_rows_of_all(tmp_path):
         read_rows(str(tmp_path), COLUMNS)
 
 
+def test_folders_of_text(tmp_path):
+    """A folder within is a label; what programs keep in hidden ones is none of the data."""
+    for name in ("a.txt", "b.txt", ".copies/a.txt"):
+        (tmp_path / "flat" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "flat" / name).write_text(name)
+    assert [each.row for each in files.find_all([str(tmp_path / "flat")])] == [{"text": "a.txt"}, {"text": "b.txt"}]
+    for name in ("good/a.txt", "bad/b.txt", ".copies/c.txt", "good/.copies/a.txt"):
+        (tmp_path / "named" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "named" / name).write_text(name)
+    found = [each.row for each in files.find_all([str(tmp_path / "named")])]
+    assert found == [{"text": "bad/b.txt", "label": "bad"}, {"text": "good/a.txt", "label": "good"}]
+
+
 def test_byte_order_marks_quotes_and_line_ends(tmp_path):
     (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbftext,label\r\n"one, ""two""\nlines",a\r\n\r\nthree,b\r\n')
     (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "one", "label": "a"}\r\n\r\n{"text": "two", "label": 1}')

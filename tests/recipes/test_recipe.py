@@ -175,6 +175,10 @@ def test_a_column_has_one_role(at, tmp_path):
     kitchen.write_jsonl(tmp_path / "a.jsonl", [{"text": row["sentiment"], "review": row["review"]} for row in rows])
     found = resolve("--data", str(tmp_path / "a.jsonl"), "--columns", "label=text")
     assert found.columns == {"text": "review", "label": "text"}
+    pairs = [{"sentence1": row["review"], "sentence2": row["sentiment"]} for row in rows]
+    kitchen.write_jsonl(tmp_path / "b.jsonl", pairs)
+    found = resolve("--data", str(tmp_path / "b.jsonl"), "--columns", "label=sentence2")
+    assert found.columns == {"text": "sentence1", "label": "sentence2"}
 
 
 def test_numbers_as_labels_are_in_their_order(at, tmp_path):
