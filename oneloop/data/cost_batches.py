@@ -307,8 +307,7 @@ class CostBatches(BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         # Not a generator itself, as in BatchSampler.
-        epoch, first = self.epoch, self._start
-        return self._from(epoch, first)
+        return self._from(self.epoch, self._start)
 
     def _from(self, epoch: int, first: int) -> Iterator[list[int]]:
         if self._start == first:

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from oneloop.data import cost_batches
 from oneloop.data.cost_batches import CostBatches, CostLayout, CostOrder
 from oneloop.data.order import BatchSampler, Order
 from oneloop.errors import ArgumentError, DataError
@@ -86,6 +87,51 @@ def test_an_epoch_that_is_continued(processes, accumulation):
     found[0].start_at(1)
     assert list(found[0]) == [batch for update in whole for batch in update[:accumulation]][1:]
     assert len(list(found[0])) == len(found[0]), "the start is for one iteration"
+
+
+@pytest.mark.parametrize("first", [0, 1, 3, 7, 20])
+def test_an_epoch_in_several_blocks(monkeypatch, first):
+    sampler = samplers(lengths_of("like texts", 400), 600, 2, 3)[1]
+    whole = list(sampler)
+    monkeypatch.setattr(cost_batches, "BLOCK", 60)
+    sampler.start_at(first)
+    assert list(sampler) == whole[first:]
+
+
+def test_all_that_is_shuffled_depends_on_seed_and_epoch():
+    layout = CostLayout(lengths_of("two"), 2048, 4)
+    every = np.arange(layout.updates)
+    for draw in (
+        lambda seed, epoch: layout.samples_at(np.arange(2000), seed, epoch),
+        lambda seed, epoch: np.array(sorted(layout.batches_of(every, seed, epoch).tolist())),  # which are together
+        # The update of the cheapest batches, which are always the same ones.
+        lambda seed, epoch: np.flatnonzero((layout.batches_of(every, seed, epoch) == len(layout) - 1).any(axis=1)),
+    ):
+        drawn = {draw(seed, 0).tobytes() for seed in range(5)}, {draw(1, epoch).tobytes() for epoch in range(5)}
+        assert min(map(len, drawn)) > 2
+
+
+def test_what_does_not_fill_a_batch_has_other_samples_in_each_epoch():
+    found = samplers(np.full(2005, 100), 1000, 1, 1)
+    smallest = {frozenset(min((update[0] for update in updates(found, epoch)), key=len)) for epoch in range(4)}
+    assert len(smallest) == 4
+
+
+def test_micro_batches_are_dealt_out_by_cost():
+    layout = CostLayout(np.random.RandomState(0).randint(1, 1000, 3000), 2048, 8)
+    costs = layout.costs[layout.batches_of(np.arange(layout.updates), 1, 1)]
+    assert (np.diff(costs, axis=1) <= 0).all() and (costs.min(1) < costs.max(1)).any()
+    shares = [cost_batches.shares_of(4, rank, 6) for rank in range(4)]
+    assert sorted(np.concatenate(shares).tolist()) == list(range(24))
+    assert {int(share.sum()) for share in shares} == {69}, "of costs that fall evenly"
+
+
+def test_batches_of_other_costs_are_in_other_updates():
+    """Two long samples in a batch are far from the budget: as much work as those of all others."""
+    lengths = np.random.RandomState(0).randint(1, 1000, 6000)
+    found = samplers(lengths, 2048, 4, 1)
+    costs = np.array([[len(batch) * lengths[batch].max() for batch in sampler] for sampler in found])
+    assert costs.max(0).sum() <= 1.03 * costs.mean(0).sum()
 
 
 def test_none_is_dropped():

@@ -89,6 +89,12 @@ def test_four_processes_have_equal_work(size, accumulation):
     assert per_update.max(0).sum() <= 1.05 * per_update.mean(0).sum()
 
 
+def test_micro_batches_come_by_decreasing_cost():
+    """So they are dealt out by cost, and the first one needs the most memory."""
+    costs = [[padded_tokens(len(b), LENGTHS[b].max()) for b in update] for update in updates(samplers(1, 6))]
+    assert all(each == sorted(each, reverse=True) for each in costs)
+
+
 def cost_of(lengths, borders, cost):
     return max(cost(b - a, lengths[a]) for a, b in zip(borders, borders[1:]) if b > a)
 

@@ -1,10 +1,13 @@
 """The samples of an update, computed from its number."""
 
+import json
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from oneloop.data.cost_batches import CostBatches, CostLayout, CostOrder
 from oneloop.data.order import BatchSampler, Order
 from oneloop.trainer.step_samples import SHOWN, positions_of, samples_of
 
@@ -31,6 +34,18 @@ def test_they_are_those_of_all_processes(world, drop_last):
         found_epoch, first, end = positions_of(plan, step)
         assert found_epoch == epoch
         assert sorted(Order(47, 42, epoch).take(first, end).tolist()) == sorted(expected)
+        assert sorted(json.loads(samples_of(plan, step))) == sorted(expected)
+
+
+def test_those_by_cost_are_not_consecutive():
+    orders = partial(CostOrder, CostLayout(np.arange(1, 48), 200, 2), 42)
+    sampler = CostBatches(orders, 1, accumulation=2)
+    loader = SimpleNamespace(batch_sampler=sampler)
+    plan = SimpleNamespace(loader=loader, steps_per_epoch=len(sampler) // 2, accumulation=2)
+    assert positions_of(plan, 2) is None
+    sampler.set_epoch(1)
+    expected = sorted(sum(list(sampler)[2:4], []))
+    assert sorted(json.loads(samples_of(plan, plan.steps_per_epoch + 2))) == expected
 
 
 def test_a_message_has_a_limited_number_of_them():
