@@ -110,6 +110,14 @@ def test_a_cost_of_ones_own(backend, arguments):
     Quadratic(backend.tagger(), args, train_dataset=documents(), data_collator=collate).train()
     assert max(count * width**2 for count, width in collate.shapes) <= 24**2
     assert max(count for count, _ in collate.shapes) > 8
+    slowest = []
+    for cls in (Quadratic, Trainer):
+        collate = Padding()
+        args = arguments(**RUN | REBALANCED | {"max_steps": 5})
+        cls(backend.tagger(), args, train_dataset=documents(), data_collator=collate).train()
+        costs = [count * width**2 for count, width in collate.shapes]
+        slowest.append(sum(max(costs[at : at + 3]) for at in range(0, 15, 3)))
+    assert slowest[0] < 0.95 * slowest[1]
 
 
 def test_seeds_of_samples_do_not_depend_on_the_workers(backend, trained):
@@ -122,7 +130,8 @@ def test_seeds_of_samples_do_not_depend_on_the_workers(backend, trained):
 
 
 def test_what_is_recorded_and_told(backend, trained, tmp_path, caplog):
-    given = {"save_strategy": "steps", "save_steps": 3, "output_dir": tmp_path / "whole", "max_steps": 4}
+    given = {"save_strategy": "steps", "save_steps": 3, "output_dir": tmp_path / "whole", "log_level": "info"}
+    given["max_steps"] = 4
     run(backend, trained, **given)
     assert "on average 6 x 1 in up to 96 tokens accumulated" in caplog.text
     given["resume"] = tmp_path / "whole" / "checkpoint-3"
