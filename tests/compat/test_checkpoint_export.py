@@ -213,6 +213,11 @@ def test_refusals(saved, tmp_path, capsys):
     done = export(saved, "transformers")
     with pytest.raises(CheckpointError, match="was written by another trainer"):
         export(done.path, "dcp")
+    data = bytearray((saved / "optimizer.safetensors").read_bytes())
+    data[-1] ^= 1
+    (saved / "optimizer.safetensors").write_bytes(bytes(data))
+    with pytest.raises(CheckpointError, match="optimizer.safetensors has changed since it was written"):
+        export(saved, "dcp")
     (saved / "optimizer.safetensors").write_bytes(b"x")
     with pytest.raises(CheckpointError, match="incomplete or corrupt: optimizer.safetensors has 1 bytes"):
         export(saved, "dcp")
