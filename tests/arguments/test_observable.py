@@ -100,6 +100,7 @@ def test_every_choice_trains_or_is_refused(name, choice, tiny_run):
     following = {"eval_strategy": "steps", "eval_steps": 1}
     needed = {
         "group_by_length": {"length_column_name": "number"},
+        "batch_rebalance": {"length_column_name": "number"},
         "reduce_lr_on_plateau": following,
         "greedy": following,
         "best": following,
