@@ -2,6 +2,7 @@
 
 import pytest
 
+from oneloop.recipes import example, training
 from oneloop.recipes.tasks import classification, language, regression, tokens
 from tests.ecosystem import tiny, tiny_text
 
@@ -40,6 +41,20 @@ def test_only_the_assistant_is_learned_in_a_chat():
     assert words.decode(language.prompt_of_chat(row, words)).split() == (
         "<|user|> hello <|assistant|> yes <eos> <|user|> who <|assistant|>".split()
     )
+
+
+def test_the_example_of_a_long_row_is_short():
+    words = tiny.tokenizer()
+    ids = words("the cat")["input_ids"] * 20
+    shown = example.lines({"input_ids": ids, "labels": [-100] * 20 + ids[20:]}, words, None)
+    assert len(shown) == 1 + 24 + 1 and shown[-1].strip() == "... and 16 more tokens"
+    assert shown[1].endswith("-100 (ignored)") and shown[24].endswith(f"{ids[23]} (cat)")
+
+
+def test_what_comes_from_files_moves_no_cursor(capsys):
+    training.show("labels  \x1b[2Jgood, hf_" + "a1B2c3D4" * 4)
+    said = capsys.readouterr().out
+    assert "\\x1b[2Jgood" in said and "\x1b" not in said and "a1B2c3D4" not in said
 
 
 def test_a_template_that_rewrites_earlier_messages_is_refused():

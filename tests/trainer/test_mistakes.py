@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer, TrainingArguments
-from oneloop.errors import ArgumentError, DataError, ModelError
+from oneloop.errors import ArgumentError, DataError, ModelError, shorten
 from tests.backends import tiny_bert
 from tests.backends.support import CLASSES, WORDS, rows, tagged
 
@@ -309,6 +309,14 @@ def test_a_traceback_of_arguments_has_no_frames_of_their_making(tmp_path, monkey
     assert frames() == ["frames", "__call__"]
     monkeypatch.setenv("ONELOOP_FULL_TRACEBACK", "1")
     assert {"validate", "to_member"} <= set(frames())
+
+
+def test_a_traceback_keeps_lines_of_python_c():
+    names: dict = {"__name__": "__main__", "DataError": DataError}
+    exec(compile("def mine():\n    raise DataError('wrong')\n", "<string>", "exec"), names)
+    with pytest.raises(DataError) as caught:
+        names["mine"]()
+    assert traceback.extract_tb(shorten(caught.value).__traceback__)[-1].name == "mine"
 
 
 def test_a_cause_within_libraries_is_not_shown(trained):
