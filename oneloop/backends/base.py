@@ -524,7 +524,9 @@ class Export(Protocol):
 class ExternalCheckpoint(Protocol):
     """Reads checkpoints that the Trainers of other libraries wrote, or raises an error."""
 
-    LOADS_SHARDED: bool  # whether a strategy that shards the optimizer's state can load one
+    @property
+    def LOADS_SHARDED(self) -> bool:
+        """Whether a strategy that shards the optimizer's state can load one."""
 
     def load_weights(self, model: Any, path: Path, strategy: Any = None) -> None:
         """Load the weights of such a checkpoint into the model, as the strategy divides it."""

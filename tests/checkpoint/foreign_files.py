@@ -56,7 +56,7 @@ def make(form, folder):
         script = {"model": weights, "optimizer": optimizer.state_dict(), "step": 1}
         torch.save(whole | rest if form == "lightning" else script, path)
         return path
-    path = folder / "saved"
+    path = folder / ("checkpoint-1" if form == "transformers" else "saved")
     if form.startswith("stage"):
         path.mkdir()
         from safetensors.torch import save_file

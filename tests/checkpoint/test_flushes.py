@@ -108,6 +108,10 @@ def is_staged(record, flushes):
     return any(".partial" in path for path in made)
 
 
+# Not of a save: what is exported is a copy of a checkpoint, and is flushed before it gets its name.
+OF_EXPORTS = ("compat/checkpoint_export.py", "backends/torch/torch_files.py")
+
+
 def places_in_the_code():
     """(file, lines of the statement) of each call that flushes."""
     package = Path(oneloop.__file__).parent
@@ -115,7 +119,7 @@ def places_in_the_code():
     for path in sorted(package.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
-            if name in FLUSHES:
+            if name in FLUSHES and path.relative_to(package).as_posix() not in OF_EXPORTS:
                 places.append((path.relative_to(package).as_posix(), range(node.lineno, node.end_lineno + 1)))
     return places
 

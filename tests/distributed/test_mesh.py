@@ -35,7 +35,9 @@ def every(request):
 
 
 def args(**given):
-    return SimpleNamespace(**{"sharding": "", "sharding_degree": -1, "deepspeed": None} | given)
+    return SimpleNamespace(
+        **{"sharding": "", "sharding_degree": -1, "deepspeed": None, "world_invariant": False} | given
+    )
 
 
 def test_ranks_count_along_the_last_axis_first(every):

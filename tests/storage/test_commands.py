@@ -104,7 +104,7 @@ def test_watch_follows_a_run_that_goes_on(run, make, monkeypatch):
     monkeypatch.setattr(view, "EVERY", 0.05)
     seen = []
 
-    def watch(folder, port, name):
+    def watch(folder, port, name, *more):
         """Instead of a server: what it would read, before and after the run has gone on."""
         seen.append((name, steps(folder), sorted(path.name for path in folder.glob("checkpoint-*"))))
         make(max_steps=10, save_total_limit=1).train(resume_from_checkpoint=True)

@@ -518,8 +518,8 @@ def test_the_best_model_is_loaded_once_a_machine_has_it(make, monkeypatch, tmp_p
 
 @pytest.fixture
 def in_parts(monkeypatch):
-    def parts(self, step):
-        return self.directory.sharded_save(step, store.open_stage(self.directory.path, step))
+    def parts(self, save):
+        return save.place.sharded_save(save.step, save.place.open_stage(save.step))
 
     monkeypatch.setattr(Checkpointer, "_sharded_save", parts)
     for part, of_all in (("local_optimizer_state", "optimizer_state"), ("local_model_tensors", "model_tensors")):

@@ -305,6 +305,11 @@ def _(s, loss):
     assert float(s.kit.numpy(loss)) == near(s.loss(*s.batch()[1:]))
 
 
+@row("batch_cost", lambda s: s.trainer.batch_cost(3, 7))
+def its_tokens_with_padding(s, found):
+    equal(found, 21)
+
+
 @row("floating_point_ops", lambda s: s.trainer.floating_point_ops(s.batch(5)[0]))
 def _(s, found):
     assert found == 6 * 5 * FEATURES * PARAMETERS

@@ -16,7 +16,14 @@ INTERNAL = (
 )
 # For scripts: of oneloop's own, of PaddleNLP's and of older releases of transformers.
 OFFERED = (
-    *("compress", "compute_objective", "current_gradient_accumulation_steps", "do_grad_scaling", "export"),
+    *(
+        "batch_cost",
+        "compress",
+        "compute_objective",
+        "current_gradient_accumulation_steps",
+        "do_grad_scaling",
+        "export",
+    ),
     *("export_model", "hp_space", "init_git_repo", "ipex_optimize_model", "is_tp_enabled", "objective"),
     *(
         "log_metric",

@@ -21,7 +21,7 @@ from paddle import nn
 
 from ...arguments.sharding import divides
 from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
-from ...distributed.heartbeat import LOST, Heartbeat, ranks_on_this_machine
+from ...distributed.heartbeat import LOST, STACKS, Heartbeat, ranks_on_this_machine
 from ...distributed.mesh import SINGLE, TENSOR, Mesh, derive_strategy
 from ...distributed.strategy import AS_IT_IS, Strategy
 from ...distributed.world import world
@@ -98,7 +98,8 @@ class FrameworkProcesses(ObjectCollectives):
         self.host = None if dist.get_backend().lower() == "gloo" else dist.new_group(backend="gloo")
         write, read = _store_accessors(self.size)
         if self.is_main:
-            write(LOST, "")
+            for name in (LOST, STACKS):
+                write(name, "")
         self.heartbeat = Heartbeat(self.rank, self.size, timeout, write, read, ranks_on_this_machine(world()))
         self.barrier()  # all notes are written after it; reading a missing one would block
 

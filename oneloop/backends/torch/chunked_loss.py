@@ -15,7 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
-from ...errors import ArgumentError, ModelError, UnsupportedError
+from ...errors import ArgumentError, ModelError, UnsupportedError, a_type
 from .._common import chunked_loss as common
 from .._common.chunked_loss import IGNORED, Between, ChunkedTokenLosses
 from .cross_entropy import HALF, Heads, mean_loss, token_losses
@@ -262,7 +262,7 @@ def _words_of(layer: Any) -> int:
             return found
     inner = next((each for name, each in layer.named_modules() if name and hasattr(each, "out_features")), None)
     if inner is None:
-        raise UnsupportedError(f"its head, a {type(layer).__name__}, does not say how many words it has (out_features)")
+        raise UnsupportedError(f"its head, {a_type(layer)}, does not say how many words it has (out_features)")
     return int(inner.out_features)
 
 

@@ -47,9 +47,10 @@ def test_trainable_parameters_of_several_types_are_not_divided():
     wrap_policy.check_types(model, [], set())
 
 
-@pytest.mark.parametrize("strategy", [sharding.ShardedOptimizerStrategy, sharding.FSDPStrategy])
-def test_a_checkpoint_of_transformers_is_not_divided(strategy, tmp_path):
-    core = SimpleNamespace(trainer=None, strategy=SimpleNamespace(is_sharded=strategy.is_sharded))
+def test_a_checkpoint_of_transformers_is_not_divided_where_it_is_read_whole(tmp_path):
+    """On PyTorch it is divided: tests/checkpoint/test_transformers_checkpoint.py."""
+    backend = SimpleNamespace(NAME="paddle", external_checkpoint=SimpleNamespace(LOADS_SHARDED=False))
+    core = SimpleNamespace(trainer=None, backend=backend, strategy=SimpleNamespace(is_sharded=True))
     with pytest.raises(UnsupportedError, match="for one step without sharding"):
         from_other_trainers.load_run(SimpleNamespace(core=core), Checkpoint(tmp_path))
 

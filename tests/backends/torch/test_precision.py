@@ -211,7 +211,7 @@ def test_processes_are_told_the_loss_before_it_is_scaled():
 def test_numbers_that_travel_with_gradients_leave_them_as_they_are():
     """Also those of a loss that is not a number, with a gradient of its own."""
     strategy = ddp.DataParallelStrategy.__new__(ddp.DataParallelStrategy)
-    strategy.ddp = SimpleNamespace(word=nn.Parameter(torch.zeros(ddp.WORD)))
+    strategy.ddp, strategy._syncs = SimpleNamespace(word=nn.Parameter(torch.zeros(ddp.WORD))), True
     weight = nn.Parameter(torch.tensor([3.0, 4.0]))
     for numbers in ([1.0, 5.0], [2.0], None):
         strategy._word, weight.grad = numbers, None
