@@ -306,8 +306,8 @@ def _(s, loss):
 
 
 @row("batch_cost", lambda s: s.trainer.batch_cost(3, 7))
-def its_tokens_with_padding(s, found):
-    equal(found, 21)
+def _(s, found):
+    assert found == 21, "its tokens, with padding"
 
 
 @row("floating_point_ops", lambda s: s.trainer.floating_point_ops(s.batch(5)[0]))
