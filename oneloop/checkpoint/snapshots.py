@@ -47,7 +47,7 @@ class Snapshots:
     generation = 1  # one run alone writes here
 
     def __init__(self, run: SavedRun) -> None:
-        self.run, self.trainer = run, run.core.trainer
+        self.run, self.core, self.trainer = run, run.core, run.core.trainer
         self.steps: int | None = self.trainer.args.snapshot_steps
         self._next = 0  # the step of the next one
         self._is_described = False
@@ -102,7 +102,7 @@ class Snapshots:
                 f"snapshot_steps={self.steps}: _save_checkpoint of {type(trainer).__name__} adds files to checkpoints "
                 "that a snapshot would not have. Remove snapshot_steps, or write them in _save_rng_state."
             )
-        if world().local_size < world().size and (self.run.core.strategy.is_sharded or args.save_on_each_node):
+        if world().local_size < world().size and (self.core.strategy.is_sharded or args.save_on_each_node):
             raise UnsupportedError(
                 f"snapshot_steps={self.steps}: processes on several machines have parts of the state each, and a "
                 "snapshot is in the memory of one. Remove snapshot_steps, sharding or save_on_each_node."
@@ -112,8 +112,8 @@ class Snapshots:
         """The run starts: what is here is not its own, or has become a checkpoint. A collective, if it takes some."""
         if self.steps:
             self.plan_next()
-            self.run.core.processes.run_on_main(self._make, "making a directory for snapshots")
-        elif self.run.core.mesh.is_main:
+            self.core.processes.run_on_main(self._make, "making a directory for snapshots")
+        elif self.core.mesh.is_main:
             self.remove()
 
     def _make(self) -> None:

@@ -67,13 +67,7 @@ def state(path: Path) -> dict[str, Any]:
     """The Trainer's state; of other programs, the number of steps."""
     if (path / STATE).is_file():
         return read_state(path)
-    step = opened(path).step
-    if step is None:
-        raise CheckpointError(
-            f"{path} does not say how many steps were made: it has no state of an optimizer. Load its weights into the "
-            "model and start a new run."
-        )
-    return {"global_step": step}
+    return {"global_step": opened(path).known_step(str(path))}
 
 
 def problems(path: Path, contents: bool = True) -> list[str]:

@@ -66,13 +66,7 @@ def written(path: Path) -> float:
 
 def state(path: Path) -> dict[str, Any]:
     """The number of steps."""
-    step = opened(path).step
-    if step is None:
-        raise CheckpointError(
-            f"{path} does not say how many steps were made: it has no state of an optimizer. Load its weights into the "
-            "model and start a new run."
-        )
-    return {"global_step": step}
+    return {"global_step": opened(path).known_step(str(path))}
 
 
 def position(path: Path) -> tuple[int, int] | None:

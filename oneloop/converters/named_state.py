@@ -27,6 +27,15 @@ class NamedState:
     def has_optimizer(self) -> bool:
         return bool(self.groups) or self.by_number is not None
 
+    def known_step(self, source: str) -> int:
+        """How many updates were made; an error if that is not stored."""
+        if self.step is None:
+            raise CheckpointError(
+                f"{source} does not say how many steps were made: it has no state of an optimizer. Load its weights "
+                "into the model and start a new run."
+            )
+        return self.step
+
     def named_as(self, wanted: set[str], source: str) -> "NamedState":
         """The same for a model with these parameters that another module had in an attribute, as a LightningModule has
         its `self.model`: without the prefix of its names there. What else that module has is left out."""

@@ -7,7 +7,7 @@ same number of micro-batches as any other, which is known before training, and n
 An epoch shuffles the samples within each bucket, and the micro-batches of all buckets. Those of an update come from
 anywhere among the micro-batches of about the same cost. What a micro-batch has in it is a function of (seed, epoch,
 number): it is computed, not stored. An update has as many micro-batches as all processes compute for it, so that it is
-the same on any number of processes if that number stays; they are dealt out by cost.
+the same on any number of processes if that number stays; they are assigned to processes by cost.
 
 Positions, as in order.py, are indices into the sorted samples after each bucket has been shuffled. A micro-batch has a
 run of them.
@@ -229,7 +229,7 @@ def most_samples(longest: int, budget: float, cost: Cost, limit: int) -> int:
 
 
 def shares_of(num_shards: int, shard_id: int, accumulation: int) -> np.ndarray:
-    """Which micro-batches of an update, by decreasing cost, a process computes. They are dealt out back and forth, so
+    """Which micro-batches of an update, by decreasing cost, a process computes. They are assigned back and forth, so
     that the sums are about equal."""
     rounds = np.arange(accumulation)
     return rounds * num_shards + np.where(rounds % 2, num_shards - 1 - shard_id, shard_id)

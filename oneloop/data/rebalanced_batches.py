@@ -2,7 +2,7 @@
 
 An update has the samples that it has in random order. They are sorted by length and cut into as many runs as there are
 micro-batches, few long samples or many short ones, so that the most expensive run is as cheap as can be. The runs do
-not depend on the number of processes, to which they are dealt out by cost.
+not depend on the number of processes, to which they are assigned by cost.
 """
 
 import hashlib
